@@ -1,7 +1,7 @@
 """Ports: calls of an app into one above it, which it must not import.
 
     the lower app declares it     last_words: Port[LastWords] = Port("the last lines of an attempt")
-    the upper app fills it        last_words.fill(read_last_words)      in AppConfig.ready()
+    the upper app fills it        last_words.fill(read_last_lines)      in AppConfig.ready()
     callers use it                last_words()(job, attempt)
 
 Invariants:

@@ -197,7 +197,7 @@ LOGGING = {
     "formatters": {"line": {"()": form_of(ENVIRONMENT.log_format)}},
     "filters": {
         "request": {"()": "backend.api.request_context.NameRequest"},
-        "refusal": {"()": "backend.api.logged_refusals.TellInOneLine"},
+        "refusal": {"()": "backend.api.logged_refusals.OneLineFilter"},
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["request", "refusal"]}},
     "root": {"handlers": ["stderr"], "level": "INFO"},

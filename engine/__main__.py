@@ -32,7 +32,7 @@ from engine.spec.facts import (
 )
 from engine.spec.job import JobSpec
 from engine.spec.log_text import log_to
-from engine.spec.presets import filled
+from engine.spec.presets import apply_presets
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def main() -> int:
     if step is not None and not 1 <= step <= spec.training.steps:
         print(f"--record-step must be a step of the job, 1 to {spec.training.steps}, got {step}", file=sys.stderr)
         return 2
-    spec = filled(spec, shape_if_known(spec.model.source))
+    spec = apply_presets(spec, shape_if_known(spec.model.source))
     return run_here(spec, arguments.out, arguments.resume_from, record=arguments.record, record_step=step)
 
 
@@ -116,12 +116,12 @@ def replay_log(log: Path, *, show: bool) -> int:
                 first_other = decision
             if show:
                 effects = ", ".join(type(effect).__name__ for effect in decision.effects) or "nothing"
-                print(f"{decision.heard.now:12.3f}  {type(decision.heard.message).__name__:20} {effects}")
+                print(f"{decision.received.now:12.3f}  {type(decision.received.message).__name__:20} {effects}")
     except (OSError, ValueError, KeyError, StopIteration) as error:
         print(f"{log} is not a recording of a part: {error}", file=sys.stderr)
         return 2
     if first_other is not None:
-        kind = type(first_other.heard.message).__name__
+        kind = type(first_other.received.message).__name__
         print(f"{part} decides differently from message {first_other.number} ({kind}): the code has changed")
         return 1
     print(f"{part}: {num_decisions} decisions, all the same")

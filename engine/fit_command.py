@@ -27,7 +27,7 @@ from engine.spec.fit.table import table_lines
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import replica_misfit, trainer_misfit
 from engine.spec.job import JobSpec
-from engine.spec.presets import filled
+from engine.spec.presets import apply_presets
 from engine.spec.presets_table import preset_table_lines
 
 DEMO_FOLDER: Final = Path(__file__).parent / "models" / "demo"
@@ -53,7 +53,7 @@ def fit(words: Sequence[str]) -> int:
     try:
         spec = JobSpec.model_validate_json(arguments.spec.read_bytes())
         shape = shape_of(arguments.model or spec.model.source)
-        spec = filled(spec, shape)
+        spec = apply_presets(spec, shape)
         teacher = shape_of(spec.algorithm.teacher.source) if spec.algorithm.has_teacher else None
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from io import FileIO
 from typing import Final
 
-from engine.signs import still_here
+from engine.progress import report_progress
 
 log = logging.getLogger(__name__)
 
@@ -48,5 +48,5 @@ def append_through(
                 give_up_at = now + WAITS_S
             if now >= give_up_at:
                 raise
-            still_here()
+            report_progress()
             sleep(LOOK_EVERY_S)

@@ -22,7 +22,7 @@ class Taken:
     parent: str
     began: int
     ended: int
-    told: dict[str, Any]
+    attributes: dict[str, Any]
     events: tuple[str, ...]
     is_failure: bool
 
@@ -79,7 +79,7 @@ def _taken(document: Any) -> list[Taken]:
             parent=span.parent_span_id.hex(),
             began=span.start_time_unix_nano,
             ended=span.end_time_unix_nano,
-            told={pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes},
+            attributes={pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes},
             events=tuple(event.name for event in span.events),
             is_failure=span.status.code == 2,
         )

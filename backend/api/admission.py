@@ -17,7 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from backend.api.problems import problem_response
-from backend.borders.proxies import came_through_a_proxy
+from backend.borders.proxies import is_proxied
 from backend.borders.wall import FOR_PROGRAMS
 from backend.errors import Denied
 
@@ -44,5 +44,5 @@ def admit(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[
 
 def _wants_https(request: HttpRequest) -> bool:
     if request.path.startswith(_INSIDE):
-        return came_through_a_proxy(request)
+        return is_proxied(request)
     return request.path.startswith(FOR_PROGRAMS)

@@ -10,7 +10,7 @@ import logging
 from http import HTTPStatus
 
 
-class TellInOneLine(logging.Filter):
+class OneLineFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         status = getattr(record, "status_code", None)  # set by Django on responses that it made itself
         if record.exc_info and isinstance(status, int) and status < HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -9,7 +9,7 @@ class AssetsConfig(AppConfig):
         from backend.assets.selectors import uploads_of_model
         from backend.assets.using.naming import AssetsOfTeams
         from backend.checkpoints.uploads import uploads_of
-        from backend.jobs.attempts.library import library
+        from backend.jobs.attempts.asset_catalog import asset_catalog
 
-        library.fill(AssetsOfTeams())
+        asset_catalog.fill(AssetsOfTeams())
         uploads_of.fill(uploads_of_model)

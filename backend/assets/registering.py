@@ -52,15 +52,15 @@ def register_asset(
     place: str,
     is_stored: bool = False,
     now: datetime,
-    told: Callable[[str], None] = lambda file: None,
+    on_file: Callable[[str], None] = lambda file: None,
 ) -> tuple[Asset, bool]:
     """The newest version, and whether it is new: unchanged files are already registered. `team` None: all teams.
-    `is_stored`: the place is a prefix of the store. `told`: called with each file read. Raises `ValueError`,
+    `is_stored`: the place is a prefix of the store. `on_file`: called with each file read. Raises `ValueError`,
     `StoreError`."""
     files = list(_list_store(place) if is_stored else _list_folder(kind, place))
     if not files:
         raise ValueError(f"place: {place} has no file")
-    manifest = AssetManifest(files=[_hash_parts(file, told) for file in files])
+    manifest = AssetManifest(files=[_hash_parts(file, on_file) for file in files])
     config = _read_config(files) if kind == AssetKind.MODEL else None
     with transaction.atomic():
         if team is not None:
@@ -132,8 +132,8 @@ def _read_range(file: Path, start: int, num_bytes: int) -> bytes:
         return opened.read(num_bytes)
 
 
-def _hash_parts(file: _SourceFile, told: Callable[[str], None]) -> ManifestFile:
-    told(file.name)
+def _hash_parts(file: _SourceFile, on_file: Callable[[str], None]) -> ManifestFile:
+    on_file(file.name)
     starts = range(0, file.num_bytes, PART_BYTES)
     parts = [hashlib.sha256(file.read(start, PART_BYTES)).hexdigest() for start in starts]
     return ManifestFile(name=file.name, num_bytes=file.num_bytes, parts=parts)

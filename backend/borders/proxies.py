@@ -55,10 +55,10 @@ def is_from_this_machine(request: "HttpRequest", *, trusted: Iterable[Network]) 
     peer = _parse_address(request.META.get("REMOTE_ADDR", ""))
     if peer is None or not peer.is_loopback or _is_in(peer, tuple(trusted)):
         return False
-    return not came_through_a_proxy(request)
+    return not is_proxied(request)
 
 
-def came_through_a_proxy(request: "HttpRequest") -> bool:
+def is_proxied(request: "HttpRequest") -> bool:
     return any(header in request.headers for header in _OF_PROXIES)
 
 

@@ -15,7 +15,7 @@ from backend.api.etags import IfMatch, etag_of, tagged
 from backend.api.pagination import Page
 from backend.api.problems import problems
 from backend.borders.types import PathId
-from backend.budgets.limits import PLACES, LimitSeen, limits_of, set_limit, set_team_money, team_money
+from backend.budgets.limits import PLACES, LimitView, limits_of, set_limit, set_team_money, team_money
 from backend.budgets.models import SpendingLimit, Unit
 from backend.clock import database_now
 from backend.pools.selectors import the_team
@@ -147,7 +147,7 @@ def _set_limit(
     return response
 
 
-def _represent(seen: LimitSeen, currency: str) -> LimitOut:
+def _represent(seen: LimitView, currency: str) -> LimitOut:
     limit = seen.limit
     return LimitOut(
         project_id=limit.project_id,

@@ -34,7 +34,7 @@ _OF_TEAM: Final = Q(project__isnull=True, person__isnull=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSeen:
+class LimitView:
     limit: SpendingLimit
     label: str
     spent: Decimal
@@ -57,7 +57,7 @@ class LimitSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoneySeen:
+class MoneyView:
     """A team's money, in the site's currency. Without a limit, `left` is None."""
 
     amount: Decimal | None
@@ -104,7 +104,7 @@ def set_team_money(
     return limit
 
 
-def team_money(teams: Collection[str], *, now: datetime) -> dict[str, MoneySeen]:
+def team_money(teams: Collection[str], *, now: datetime) -> dict[str, MoneyView]:
     """For each of the teams."""
     limits = {limit.team_id: limit for limit in SpendingLimit.objects.filter(_OF_TEAM, team_id__in=teams)}
     spending = spending_of(teams, now=now)
@@ -114,7 +114,7 @@ def team_money(teams: Collection[str], *, now: datetime) -> dict[str, MoneySeen]
         limit_or_none = limit or SpendingLimit(team_id=team, unit=Unit.MONEY, version=0)
         spent, committed = spent_under(limit_or_none, spending)
         amount = limit.amount if limit else None
-        seen[team] = MoneySeen(amount=amount, spent=spent, committed=committed, version=limit_or_none.version)
+        seen[team] = MoneyView(amount=amount, spent=spent, committed=committed, version=limit_or_none.version)
     return seen
 
 
@@ -126,14 +126,14 @@ def limit_of(team: Team, *, project: str = "", person: str = "") -> SpendingLimi
     return rows.filter(person__public_id=person).first() if person else rows.filter(_OF_TEAM).first()
 
 
-def limits_of(team: Team, *, now: datetime) -> Sequence[LimitSeen]:
+def limits_of(team: Team, *, now: datetime) -> Sequence[LimitView]:
     """The team's own first, then projects', then users', by name."""
     rows = list(SpendingLimit.objects.filter(team=team).select_related("team", "project", "person"))
     spending = spending_of([team.pk], now=now) if rows else {}
     seen = []
     for limit in rows:
         spent, committed = spent_under(limit, spending)
-        seen.append(LimitSeen(limit=limit, label=label_of(limit), spent=spent, committed=committed))
+        seen.append(LimitView(limit=limit, label=label_of(limit), spent=spent, committed=committed))
     return sorted(seen, key=lambda one: (one.limit.person_id is not None, not one.limit.is_of_team, one.label))
 
 

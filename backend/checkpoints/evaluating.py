@@ -108,12 +108,12 @@ def evaluate_checkpoint(
     return job
 
 
-def record_evaluation(job: Job, told: Evaluated, *, now: datetime) -> None:
+def record_evaluation(job: Job, evaluated: Evaluated, *, now: datetime) -> None:
     """Called in the fact's transaction, with the job locked."""
     if job.steps or not job.start_from:
         return  # a training job's own evaluations are in its series
     if not Checkpoint.objects.filter(pk=job.start_from).exists():
         return
-    result = told.model_dump(exclude={"type", "version"})
+    result = evaluated.model_dump(exclude={"type", "version"})
     kept = result | {"checkpoint_id": job.start_from, "at": now, "environment": job.spec["environment"]["name"]}
     CheckpointEvaluation.objects.update_or_create(job=job, defaults=kept)

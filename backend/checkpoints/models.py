@@ -18,7 +18,7 @@ from django.db import models
 from django.db.models import Q
 
 from backend.accounts.models import Team
-from backend.borders.told import ToldField
+from backend.borders.tenant_text import TenantTextField
 from backend.ids import new_id
 from backend.jobs.models import Job
 
@@ -63,7 +63,7 @@ class Checkpoint(models.Model):
     created_at = models.DateTimeField()
 
     state = models.CharField(max_length=10, choices=CheckpointState.choices, default=CheckpointState.VERIFYING)
-    message = ToldField(blank=True, default="")  # why it is corrupt or cannot be read
+    message = TenantTextField(blank=True, default="")  # why it is corrupt or cannot be read
     parts = models.JSONField(default=dict)  # name: {num_bytes, sha256}, as the verified manifest has them
     num_parts_checked = models.PositiveIntegerField(default=0)
     is_hashed = models.BooleanField(default=True)  # false: some part was too large to be read; its size was checked

@@ -47,7 +47,7 @@ class NotWhole(Conflict):
     code = "corrupt"
 
 
-class StillWritten(Refusal):
+class CheckpointUnfinished(Refusal):
     """The checkpoint is still being written or verified. Try again in a moment."""
 
     status = 425
@@ -114,7 +114,7 @@ def delete_checkpoint(checkpoint_id: str, *, actor: str, now: datetime, reason: 
         if checkpoint.pinned:
             raise Pinned()
         if checkpoint.state == CheckpointState.VERIFYING:
-            raise StillWritten()
+            raise CheckpointUnfinished()
         user = checkpoints_in_use([checkpoint.pk]).get(checkpoint.pk)
         if user is not None:
             raise InUse(job=user) if user == checkpoint.job_id else InUse()
@@ -145,7 +145,7 @@ def lock_for_use(checkpoint_id: str) -> Checkpoint:
 
 def refuse_unless_whole(checkpoint: Checkpoint) -> None:
     if checkpoint.state == CheckpointState.VERIFYING:
-        raise StillWritten()
+        raise CheckpointUnfinished()
     if checkpoint.state == CheckpointState.CORRUPT:
         raise NotWhole()
     if checkpoint.state in GONE:

@@ -22,7 +22,7 @@ def open_requests() -> QuerySet[ControlRequest]:
     return ControlRequest.objects.filter(acknowledged_at__isnull=True)
 
 
-def jobs_asked(job_ids: Collection[str]) -> set[str]:
+def jobs_with_requests(job_ids: Collection[str]) -> set[str]:
     """Ids of those jobs whose drivers have an open request."""
     return set(open_requests().filter(job_id__in=job_ids).values_list("job_id", flat=True))
 

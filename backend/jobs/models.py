@@ -15,7 +15,7 @@ from django.db import models
 from django.db.models import Q
 
 from backend.accounts.models import Project, Team, User
-from backend.borders.told import ToldField
+from backend.borders.tenant_text import TenantTextField
 from backend.ids import new_id
 from backend.pools.models import ResourcePool
 
@@ -58,7 +58,7 @@ class Job(models.Model):
     state = models.CharField(max_length=12, choices=JobState.choices, default=JobState.QUEUED)
     phase = models.CharField(max_length=30, blank=True, default="")
     reason = models.CharField(max_length=60, blank=True, default="")
-    message = ToldField(blank=True, default="")
+    message = TenantTextField(blank=True, default="")
     target_state = models.CharField(max_length=12, blank=True, default="")  # where pausing and stopping end
     failure_class = models.CharField(max_length=20, blank=True, default="")
 
@@ -138,7 +138,7 @@ class JobAttempt(models.Model):
     moved_at = models.DateTimeField(null=True)  # the first heartbeat with this number of turns
     ended_at = models.DateTimeField(null=True)
     outcome = models.CharField(max_length=30, blank=True, default="")
-    message = ToldField(blank=True, default="")
+    message = TenantTextField(blank=True, default="")
     failure_class = models.CharField(max_length=20, blank=True, default="")
     evidence = models.JSONField(default=dict)  # `evidence.Evidence` of its failure
 
@@ -162,7 +162,7 @@ class JobEvent(models.Model):
     to_state = models.CharField(max_length=12, blank=True, default="")
     job_version = models.PositiveIntegerField(null=True)  # for a change of state: the row version that it wrote
     reason = models.CharField(max_length=60, blank=True, default="")
-    message = ToldField(blank=True, default="")
+    message = TenantTextField(blank=True, default="")
     data = models.JSONField(default=dict)
 
     class Meta:

@@ -5,6 +5,6 @@ from celery import shared_task
 from backend.operating.status import OF_THE_STORE, look_again
 
 
-@shared_task(name="operating.look_at_store")
-def look_at_store() -> None:
+@shared_task(name="operating.check_store")
+def check_store() -> None:
     look_again(OF_THE_STORE)

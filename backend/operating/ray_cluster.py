@@ -73,7 +73,7 @@ def run_on_head(ray: Dashboard, submission_id: str, entrypoint: str, *, within_s
     return log
 
 
-def takes_strangers(url: str) -> bool:
+def accepts_unauthenticated(url: str) -> bool:
     """Whether the Jobs API answers without a token."""
     try:
         return Dashboard(url, "").send("GET", "/api/jobs/").status_code == httpx.codes.OK

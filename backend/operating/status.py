@@ -18,7 +18,7 @@ from django.db.models import F, Q
 from backend.clock import database_now
 from backend.operating.checks.doctor import NEAR, NODES, Part, examine
 from backend.operating.checks.findings import Finding, Look, Verdict
-from backend.operating.checks.store import look_at_store
+from backend.operating.checks.store import check_store
 from backend.operating.models import Examination
 
 GIVEN_UP: Final = timedelta(minutes=4)  # longer than the longest examination, that of the nodes
@@ -32,7 +32,7 @@ class Kind:
 
 
 OF_THE_SITE: Final = Kind(name="site", looks=NEAR, lasts=timedelta(seconds=10))
-OF_THE_STORE: Final = Kind(name="store", looks={"Store": look_at_store}, lasts=timedelta(seconds=20))
+OF_THE_STORE: Final = Kind(name="store", looks={"Store": check_store}, lasts=timedelta(seconds=20))
 """For /readyz and /metrics, on a worker's tick; `backend.surroundings` reads the result."""
 OF_THE_NODES: Final = Kind(name="nodes", looks=NODES, lasts=timedelta(minutes=1))
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from backend.accounts.models import ApiKey, User
 from backend.jobs.models import Job, JobEvent
-from backend.pages.said import headline_of
+from backend.pages.folded_texts import headline_of
 from backend.pages.templatetags.laminar import number, reward, size
 
 Tone = Literal["plain", "good", "warn", "bad"]

@@ -6,35 +6,35 @@ from datetime import datetime
 
 from backend.jobs.attempts.failures import FailureExplained, explain_failure
 from backend.jobs.models import Job
-from backend.pages.said import Said, Telling
+from backend.pages.folded_texts import FoldedText, TextFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelLine:
     at: datetime
     level: str
-    said: Said
+    text: FoldedText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailurePanel:
     why: FailureExplained
-    message: Said | None
+    message: FoldedText | None
     parts: Sequence[tuple[str, Sequence[PanelLine]]]
     """The part that logged last comes first; a part without new text is left out."""
-    faults: Sequence[Said]
-    printed: Said | None
+    faults: Sequence[FoldedText]
+    printed: FoldedText | None
 
 
 def failure_panel_of(job: Job) -> FailurePanel:
-    why, telling = explain_failure(job), Telling()
+    why, folder = explain_failure(job), TextFolder()
     seen = why.evidence
-    message = telling.tell(job.message)
+    message = folder.fold(job.message)
     parts = []
     for component, lines in seen.by_component.items():
-        told = [(line, telling.tell(line.message)) for line in lines]
-        new = [PanelLine(at=line.at, level=line.level, said=said) for line, said in told if said is not None]
+        folded = [(line, folder.fold(line.message)) for line in lines]
+        new = [PanelLine(at=line.at, level=line.level, text=text) for line, text in folded if text is not None]
         parts += [(component, new)] if new else []
-    faults = [said for fault in seen.faults if (said := telling.tell(fault)) is not None]
-    printed = telling.tell(seen.log_tail, is_printed=True)
+    faults = [text for fault in seen.faults if (text := folder.fold(fault)) is not None]
+    printed = folder.fold(seen.log_tail, is_printed=True)
     return FailurePanel(why=why, message=message, parts=parts, faults=faults, printed=printed)

@@ -17,7 +17,7 @@ from backend.pages.spec_fields import SHOWN, SpecField, field_at, plain_bound, p
 from backend.pages.typed_numbers import TwoReadings
 from engine.spec.job import JobSpec
 from engine.spec.knob_effects import without_effect
-from engine.spec.presets import as_said
+from engine.spec.presets import without_presets
 
 _NAMES = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 
@@ -59,7 +59,7 @@ class JobForm:
 
     @classmethod
     def showing(cls, spec: JobSpec) -> "JobForm":
-        document = as_said(spec)
+        document = without_presets(spec)
         texts = {each.path: each.text_of(value_at(document, each.path)) for each in spec_fields()}
         return cls(texts=texts, spec=spec, _combination=spec)
 

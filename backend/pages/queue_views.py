@@ -1,7 +1,7 @@
 """A team's quota and the queue: for each pool its running and waiting jobs, and why a job of the team waits.
 
 Invariants:
-- of other teams' jobs the page shows what `queue_seen_by` returns: the number of devices, and since when;
+- of other teams' jobs the page shows what `queue_view_of` returns: the number of devices, and since when;
 - the counterfactuals are the scheduler's own decision on changed inputs, for one job at a time: the one in the URL,
   or the team's first in line while the queue is short.
 """
@@ -20,7 +20,7 @@ from django.views.decorators.http import require_safe
 from backend.accounts.models import Team
 from backend.clock import database_now
 from backend.jobs.line.explain import WaitExplained, explain_wait
-from backend.jobs.line.queue import QueueSeen, queue_seen_by
+from backend.jobs.line.queue import QueueView, queue_view_of
 from backend.jobs.models import Job, JobState
 from backend.pages import curl
 from backend.pages.budgets.asking import question_shown
@@ -103,7 +103,7 @@ def _choose_pool(pools: list[ResourcePool], wanted: str) -> ResourcePool:
 def _of_pool(request: HttpRequest, team: Team, pool: ResourcePool, now: datetime) -> dict[str, Any]:
     mine, wants_all = request.GET.get("line") == "ours", request.GET.get("line") == "all"
     limit = MOST_SHOWN if wants_all else SHOWN_AT_FIRST
-    seen = queue_seen_by(team, pool, only_mine=mine, limit=limit, now=now)
+    seen = queue_view_of(team, pool, only_mine=mine, limit=limit, now=now)
     quota, look = quotas_of(team).get(pool=pool), look_of(pool)
     asked = _find_asked_job(team, seen, request.GET.get("job", ""))
     return {
@@ -128,7 +128,7 @@ def _of_pool(request: HttpRequest, team: Team, pool: ResourcePool, now: datetime
     }
 
 
-def _find_asked_job(team: Team, seen: QueueSeen, wanted: str) -> Job | None:
+def _find_asked_job(team: Team, seen: QueueView, wanted: str) -> Job | None:
     if wanted:
         return Job.objects.filter(team=team, state=JobState.QUEUED, pk=wanted[:32]).select_related("pool").first()
     if seen.num_waiting > EXPLAINED_UNASKED:
@@ -140,7 +140,7 @@ def _explained(job: Job | None, *, now: datetime) -> WaitExplained | None:
     return explain_wait(job, now=now) if job is not None and job.state == JobState.QUEUED else None
 
 
-def _bar(pool: ResourcePool, quota: TeamQuota, seen: QueueSeen) -> Iterator[Stretch]:
+def _bar(pool: ResourcePool, quota: TeamQuota, seen: QueueView) -> Iterator[Stretch]:
     own = min(seen.used, quota.nominal)
     unused = max(0, pool.capacity - seen.used - seen.used_by_others - seen.free)
     parts = (

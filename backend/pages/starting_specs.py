@@ -37,7 +37,7 @@ class StartingPoint:
         return self.checkpoint.pk if self.checkpoint is not None and self.is_chosen else ""
 
 
-def starting_spec_asked_for(user: User, asked: QueryDict) -> tuple[str, JobSpec, StartingPoint]:
+def requested_starting_spec(user: User, asked: QueryDict) -> tuple[str, JobSpec, StartingPoint]:
     """From the page's URL: the name of a template or an earlier job's id, the spec, and the checkpoint."""
     earlier = job_visible_to(user, asked.get("from", ""))
     wanted = asked.get("checkpoint", "") or (earlier.start_from if earlier is not None else "")

@@ -27,10 +27,10 @@ from backend.api.rate_limit import SUBMITS, RateExceeded, take, take_sent
 from backend.clock import database_now
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.line.scheduling import outlook
+from backend.jobs.submitting.asset_names import resolve_assets
 from backend.jobs.submitting.costs import cost_of
 from backend.jobs.submitting.fitting import fit_of
-from backend.jobs.submitting.naming import looked_up
-from backend.jobs.submitting.presets import filled, in_force
+from backend.jobs.submitting.presets import active_presets, apply_presets
 from backend.jobs.submitting.refusals import SpecRefused
 from backend.jobs.submitting.submit import Submitter, look_at, submit_job
 from backend.jobs.submitting.templates import gallery
@@ -40,7 +40,7 @@ from backend.pages.assets.on_nodes import doubts_of
 from backend.pages.environment_params import offered_params
 from backend.pages.forms import JobForm
 from backend.pages.spec_fields import SpecField, field_at, put_at, value_at
-from backend.pages.starting_specs import StartingPoint, newest_checkpoint, starting_point_sent, starting_spec_asked_for
+from backend.pages.starting_specs import StartingPoint, newest_checkpoint, requested_starting_spec, starting_point_sent
 from backend.pages.submit_targets import SubmitTarget, names_to_choose, submit_targets_of
 from backend.pages.views import user_of
 from backend.usage.pricing.money import shown
@@ -66,7 +66,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and request.content_type != "application/x-www-form-urlencoded":
         return HttpResponse("This form must be sent as application/x-www-form-urlencoded.", status=415)
     if request.method != "POST":
-        chosen, spec, starting_point = starting_spec_asked_for(user, request.GET)
+        chosen, spec, starting_point = requested_starting_spec(user, request.GET)
         return _show(request, JobForm.showing(spec), targets, starting_point=starting_point, chosen=chosen)
     form = JobForm.typed({key: str(value) for key, value in request.POST.items()})
     target = next((each for each in targets if each.value == request.POST.get("target")), None)
@@ -181,7 +181,7 @@ def _show(
         if form.spec and target
         else [],
         "hints": [each.message for each in hints_of(spec)] if spec else [],
-        "presets": _describe_presets(in_force(spec, target.project.team, target.pool)) if spec and target else [],
+        "presets": _describe_presets(active_presets(spec, target.project.team, target.pool)) if spec and target else [],
         "fit": fit,
         "arithmetic": fit.arithmetic if fit else arithmetic,
         "num_errors": len(form.summary),
@@ -194,10 +194,10 @@ def _resolve_spec(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec 
     if spec is None or target is None:
         return spec
     try:
-        spec, _ = looked_up(spec, target.project.team, target.project.pk)
+        spec, _ = resolve_assets(spec, target.project.team, target.project.pk)
     except SpecRefused:
         return spec
-    return filled(spec, target.project.team, target.pool)
+    return apply_presets(spec, target.project.team, target.pool)
 
 
 def _describe_presets(presets: Iterable[Preset]) -> list[tuple[SpecField, str, str]]:

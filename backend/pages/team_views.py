@@ -30,7 +30,7 @@ from backend.clock import database_now
 from backend.errors import Invalid, Refusal
 from backend.pages import curl
 from backend.pages.shown_once import shown_at, taken_out
-from backend.pages.undoing import Done, WayBack, tell_done
+from backend.pages.undoing import Done, UndoForm, show_outcome
 from backend.pages.views import user_of
 
 _LONGEST_NAME = 80
@@ -78,7 +78,7 @@ def member(request: HttpRequest, user_id: str) -> HttpResponse:
         before = membership_of(acting.team, user_id).role
         changed = change_role(acting, user_id, Role(role), now=now)
         address = f"{reverse('change_member', args=[user_id])}?team={acting.team.pk}"
-        undo = WayBack(address=address, fields={"role": before}) if before != role and not is_self else None
+        undo = UndoForm(address=address, fields={"role": before}) if before != role and not is_self else None
         return Done(f"{changed.user.email} is now {changed.role}.", undo)
 
     return _done(request, acting, change)
@@ -141,7 +141,7 @@ def rules(request: HttpRequest) -> HttpResponse:
         said = "Owners and admins now need a second factor." if wanted else "A second factor is now optional."
         may_go_back = before != wanted and (wanted or has_second_factor(acting.user))
         address, fields = address_of("team_rules", acting.team), {"requires_mfa": "yes" if before else "no"}
-        return Done(said, WayBack(address=address, fields=fields) if may_go_back else None)
+        return Done(said, UndoForm(address=address, fields=fields) if may_go_back else None)
 
     return _done(request, acting, change)
 
@@ -173,10 +173,10 @@ def frame_of(acting: Acting) -> dict[str, Any]:
     }
 
 
-def done_and_told(request: HttpRequest, act: Callable[[], Done | str]) -> bool:
+def act_and_notify(request: HttpRequest, act: Callable[[], Done | str]) -> bool:
     """True if the act succeeded. The next page shows the outcome, with Undo; a missing object is a 404."""
     try:
-        tell_done(request, act())
+        show_outcome(request, act())
     except Refusal as refusal:
         if refusal.status == 404:
             raise Http404(refusal.detail) from None
@@ -187,7 +187,7 @@ def done_and_told(request: HttpRequest, act: Callable[[], Done | str]) -> bool:
 
 
 def _done(request: HttpRequest, acting: Acting, act: Callable[[], Done | str]) -> HttpResponse:
-    done_and_told(request, act)
+    act_and_notify(request, act)
     if not Membership.objects.filter(user=acting.user, team=acting.team).exists():
         return redirect("jobs")
     return redirect(address_of("members", acting.team))

@@ -45,7 +45,7 @@ class Tiles(BaseModel):
     is_ticking: bool
     left: str
     reward: str
-    reward_words: str
+    reward_text: str
     no_metric: str
     """The text shown when there are no metrics."""
     held_out: HeldOut
@@ -68,7 +68,7 @@ def tiles_of(job: Job, *, now: datetime) -> Tiles:
         is_ticking=elapsed is not None and not job.is_terminal,
         left=_left(job, ends.get(STEP_S), now=now),
         reward=reward(_newest(ends.get(REWARD))),
-        reward_words=_reward_words(_newest(ends.get(UNTRUSTED)), _newest(ends.get(SEGMENTS))),
+        reward_text=_reward_text(_newest(ends.get(UNTRUSTED)), _newest(ends.get(SEGMENTS))),
         no_metric="No metrics were reported." if job.is_terminal else "No metrics yet.",
         held_out=_evaluation(job, ends) if job.only_evaluates else _held_out(job, ends),
     )
@@ -98,7 +98,7 @@ def _left(job: Job, step_s: Ends | None, *, now: datetime) -> str:
     return f"about {span(left)} left" if left is not None else ""
 
 
-def _reward_words(untrusted: float | None, segments: float | None) -> str:
+def _reward_text(untrusted: float | None, segments: float | None) -> str:
     """For the newest step. `untrusted`: the share of trajectories not used for training because their reward is not
     trusted; `segments`: the mean number per trajectory."""
     texts = ["of the training batch"]

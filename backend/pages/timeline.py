@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from backend.jobs.models import TERMINAL_STATES, JobEvent
-from backend.pages.said import headline_of
+from backend.pages.folded_texts import headline_of
 
 _MARKS = {"fault_detected": "fault", "checkpoint_saved": "checkpoint", "evaluated": "evaluation"}
 _MIN_WIDTH = 0.8  # per cent

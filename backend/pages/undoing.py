@@ -1,6 +1,6 @@
 """Messages about a completed action, with Undo if the action can be fully reverted.
 
-    act ──▶ Done(said, undo) ──▶ the next page's toast ──Undo──▶ a POST to a page of ours ──▶ Done(said, undo) …
+    act ──▶ Done(message, undo) ──▶ the next page's toast ──Undo──▶ a POST to a page of ours ──▶ Done(message, undo) …
 
 Invariants:
 - Undo is a POST to one of our pages, which checks the same permission again;
@@ -21,7 +21,7 @@ _MARK: Final = "undo:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayBack:
+class UndoForm:
     address: str
     fields: Mapping[str, str] = field(default_factory=dict)
     """The fields of its form."""
@@ -29,22 +29,22 @@ class WayBack:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    said: str
-    undo: WayBack | None = None
+    message: str
+    undo: UndoForm | None = None
 
 
-def tell_done(request: HttpRequest, done: Done | str) -> None:
+def show_outcome(request: HttpRequest, done: Done | str) -> None:
     if isinstance(done, str) or done.undo is None:
-        messages.success(request, done if isinstance(done, str) else done.said)
+        messages.success(request, done if isinstance(done, str) else done.message)
         return
     undo = json.dumps([done.undo.address, dict(done.undo.fields)])
-    messages.success(request, done.said, extra_tags=_MARK + undo)
+    messages.success(request, done.message, extra_tags=_MARK + undo)
 
 
-def undo_of(message: Message) -> WayBack | None:
+def undo_of(message: Message) -> UndoForm | None:
     """None: no Undo, or unknown."""
     tags = message.extra_tags or ""
     if not tags.startswith(_MARK):
         return None
     address, fields = json.loads(tags.removeprefix(_MARK))
-    return WayBack(address=address, fields=fields)
+    return UndoForm(address=address, fields=fields)

@@ -26,7 +26,7 @@ from backend.pages import curl
 from backend.pages.budgets.views import budgets_shown
 from backend.pages.team_views import acting_in, frame_of
 from backend.pools.selectors import pools_of
-from backend.usage.api import as_csv, days_asked_for
+from backend.usage.api import as_csv, requested_days
 from backend.usage.pricing.money import amount_of, shown
 from backend.usage.pricing.prices import price_at, site_currency
 from backend.usage.report import GroupBy, UsageGroup, usage_of
@@ -144,7 +144,7 @@ def _range(request: HttpRequest, *, today: date) -> tuple[str, date, date]:
     """The error in the requested dates, and the dates shown."""
     try:
         asked = [read_day(text) if (text := request.GET.get(name, "")) else None for name in ("from", "to")]
-        first, last = days_asked_for(asked[0], asked[1], today=today)
+        first, last = requested_days(asked[0], asked[1], today=today)
     except Invalid as refusal:  # a ValueError as well, so it comes first
         place = {"/query/from": "The first day", "/query/to": "The last day"}
         errors = [f"{place[error.pointer]}: {error.message}." for error in refusal.errors]

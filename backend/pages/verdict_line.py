@@ -12,7 +12,7 @@ from backend.jobs.models import Job
 from backend.pages.charts import CHARTS
 from backend.pages.templatetags.laminar import number
 from backend.pages.tiles import Tiles
-from backend.verdicts.findings import EvidenceSeries, Found
+from backend.verdicts.findings import EvidenceSeries, FindingOut
 from backend.verdicts.rules.finding import Tone
 from backend.verdicts.selectors import VerdictOut, verdict_of
 
@@ -99,7 +99,7 @@ def _stands(verdict: VerdictOut) -> str:
     return hashlib.sha256(said).hexdigest()[:16]
 
 
-def _shown(found: Found) -> ShownFinding:
+def _shown(found: FindingOut) -> ShownFinding:
     return ShownFinding(
         word=found.word,
         tone=found.tone,

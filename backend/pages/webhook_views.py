@@ -25,8 +25,8 @@ from backend.errors import FieldError, Invalid, NotFound, Refusal
 from backend.jobs.models import JobState
 from backend.pages import curl
 from backend.pages.shown_once import MADE, shown_at, taken_out
-from backend.pages.team_views import acting_in, address_of, done_and_told, frame_of
-from backend.pages.undoing import Done, WayBack
+from backend.pages.team_views import act_and_notify, acting_in, address_of, frame_of
+from backend.pages.undoing import Done, UndoForm
 from backend.webhooks import services
 from backend.webhooks.models import DeliveryState, WebhookEndpoint
 from backend.webhooks.selectors import deliveries_of, endpoints_of, the_endpoint
@@ -129,13 +129,13 @@ def redeliver(request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpRe
     return _done(request, acting, webhook_id, done)
 
 
-def _back_from(acting: Acting, before: WebhookEndpoint, *, is_on: bool) -> WayBack | None:
+def _back_from(acting: Acting, before: WebhookEndpoint, *, is_on: bool) -> UndoForm | None:
     """None for a webhook that was disabled because its endpoint did not respond: Undo would not restore that state."""
     was_on = before.disabled_at is None
     if was_on == is_on or before.disabled_reason not in ("", services.BY_ITS_TEAM):
         return None
     address = f"{reverse('change_webhook', args=[before.pk])}?team={acting.team.pk}"
-    return WayBack(address=address, fields={"act": "enable" if was_on else "disable"})
+    return UndoForm(address=address, fields={"act": "enable" if was_on else "disable"})
 
 
 def _ruling(request: HttpRequest) -> Acting:
@@ -175,7 +175,7 @@ def _done(
     request: HttpRequest, acting: Acting, webhook_id: str, act: Callable[[], Done | str], *, is_gone: bool = False
 ) -> HttpResponse:
     _endpoint(acting, webhook_id)
-    if done_and_told(request, act) and is_gone:
+    if act_and_notify(request, act) and is_gone:
         return redirect(address_of("webhooks", acting.team))
     return redirect(_address_of(acting, webhook_id))
 

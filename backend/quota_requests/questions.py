@@ -25,7 +25,7 @@ LONGEST = 500
 ANSWERS_SHOWN_FOR = timedelta(days=14)
 
 
-class AskedAlready(Conflict):
+class AlreadyRequested(Conflict):
     """Your team has an open request for this pool already. Wait for an operator's answer."""
 
     code = "asked_already"
@@ -38,7 +38,7 @@ class AnsweredAlready(Conflict):
 
 
 def ask(acting: Acting, pool: ResourcePool, *, wanted: int, reason: str, now: datetime) -> QuotaRequest:
-    """Raises `Invalid`, `AskedAlready`, `Denied`."""
+    """Raises `Invalid`, `AlreadyRequested`, `Denied`."""
     acting.refuse_without("jobs:write")
     errors = []
     if not 1 <= wanted <= MOST_DEVICES:
@@ -56,7 +56,7 @@ def ask(acting: Acting, pool: ResourcePool, *, wanted: int, reason: str, now: da
                     team=acting.team, pool=pool, asked_by=acting.user, wanted=wanted, reason=reason, asked_at=now
                 )
         except IntegrityError:
-            raise AskedAlready from None
+            raise AlreadyRequested from None
         data = {"pool": pool.pk, "wanted": wanted, "reason": reason}
         acting.record("quota.asked", question.pk, now=now, data=data)
         transaction.on_commit(lambda: _notify_operators(question))

@@ -6,7 +6,7 @@ from backend.clock import database_now
 from backend.jobs.attempts.launcher import ray_of
 from backend.jobs.generation.raising import keep_mark
 from backend.reconcile import round as rounds
-from backend.reconcile.looking import look_at_ray_of, one_pool_of_each_ray
+from backend.reconcile.looking import inspect_ray_of, one_pool_of_each_ray
 
 LOOK_WITHIN_S = 30.0  # by then the next tick has sent another
 
@@ -22,12 +22,12 @@ def sweep_zombies() -> None:
     rounds.sweep_zombies(ray_of)
 
 
-@shared_task(name="reconcile.look_at_rays")
-def look_at_rays() -> None:
+@shared_task(name="reconcile.inspect_rays")
+def inspect_rays() -> None:
     for pool_id in one_pool_of_each_ray():
-        look_at_ray.apply_async((pool_id,), expires=LOOK_WITHIN_S)
+        check_ray.apply_async((pool_id,), expires=LOOK_WITHIN_S)
 
 
-@shared_task(name="reconcile.look_at_ray")
-def look_at_ray(pool_id: str) -> None:
-    look_at_ray_of(pool_id, ray_of, now=database_now())
+@shared_task(name="reconcile.check_ray")
+def check_ray(pool_id: str) -> None:
+    inspect_ray_of(pool_id, ray_of, now=database_now())

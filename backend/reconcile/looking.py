@@ -27,7 +27,7 @@ def one_pool_of_each_ray() -> Iterator[str]:
             yield pool.pk
 
 
-def look_at_ray_of(pool_id: str, rays: Rays, *, now: datetime) -> None:
+def inspect_ray_of(pool_id: str, rays: Rays, *, now: datetime) -> None:
     """Covers all pools on the same Ray."""
     pool = ResourcePool.objects.filter(pk=pool_id).first()
     if pool is None:

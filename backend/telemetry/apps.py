@@ -11,9 +11,9 @@ class TelemetryConfig(AppConfig):
         from backend.jobs.generation.left_behind import left_facts
         from backend.telemetry import auth_changes  # noqa: F401  # connects its receivers
         from backend.telemetry.intake.left_facts import take_left_facts
-        from backend.telemetry.last_words import read_last_words
+        from backend.telemetry.last_lines import read_last_lines
         from backend.telemetry.selectors import values_at_step
 
-        last_words.fill(read_last_words)
+        last_words.fill(read_last_lines)
         left_facts.fill(take_left_facts)
         values_at.fill(values_at_step)

@@ -40,7 +40,7 @@ from engine.spec.facts import (
     RunFinished,
     StepTrained,
     TrajectoriesSampled,
-    Untold,
+    UnknownFact,
 )
 from engine.spec.for_tenants import for_tenants
 
@@ -189,8 +189,8 @@ class FactEffects:
         )
 
     @_apply.register
-    def _(self, body: Untold, at: datetime) -> None:
-        log.warning("unknown kind of fact job=%s attempt=%d kind=%s", self._job.pk, self._attempt.n, body.said)
+    def _(self, body: UnknownFact, at: datetime) -> None:
+        log.warning("unknown kind of fact job=%s attempt=%d kind=%s", self._job.pk, self._attempt.n, body.kind)
 
     def _measure(self, step: int, at: datetime, cursor: int, metrics: dict[str, float]) -> None:
         self._points += [

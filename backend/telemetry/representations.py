@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from backend.jobs.models import Job
 from backend.jobs.rest.representations import EventOut, ProgressOut
-from backend.telemetry.fulltext.said import Passage
+from backend.telemetry.fulltext.searched_texts import Passage
 from backend.telemetry.models import Trajectory
 from backend.telemetry.selectors import Band, LastPoint, Line, MetricsPage, Times
 

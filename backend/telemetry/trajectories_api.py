@@ -21,8 +21,8 @@ from backend.telemetry.removal import refuse_if_removed
 from backend.telemetry.representations import TrajectoryOut
 from backend.telemetry.trajectory_search import (
     Wanted,
+    search_trajectories,
     the_trajectory,
-    trajectories_found,
     trajectories_of_team,
     values_of,
     whole_of,
@@ -101,7 +101,7 @@ def trajectories(
         min_reward=min_reward,
         max_reward=max_reward,
     )
-    rows, following = trajectories_found(_with_trajectories(request, job_id), wanted, cursor=cursor, limit=limit)
+    rows, following = search_trajectories(_with_trajectories(request, job_id), wanted, cursor=cursor, limit=limit)
     return _page(rows, following, wanted)
 
 

@@ -31,7 +31,7 @@ class Group:
     prompt_ordinal: int
     prompt: str
     """Its beginning."""
-    num_told: int
+    num_reported: int
     group_size: int
     """0: not reported."""
     reward_mean: float | None
@@ -43,17 +43,17 @@ class Group:
 
     @property
     def is_whole(self) -> bool:
-        return self.num_told == self.group_size
+        return self.num_reported == self.group_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndTold:
+class EndCount:
     """Reported samples of a step with the same end and reason."""
 
     end: str
     outcome: str
     reason: str
-    num_told: int
+    num_reported: int
 
 
 def groups_of_step(job: Job, step: int) -> Sequence[Group]:
@@ -71,11 +71,11 @@ def samples_of_group(job: Job, step: int, prompt_ordinal: int) -> Sequence[Traje
     return list(rows.order_by("sample")[:MOST_SAMPLES])
 
 
-def ends_of_step(job: Job, step: int) -> Sequence[EndTold]:
+def ends_of_step(job: Job, step: int) -> Sequence[EndCount]:
     """Ends of the samples reported for a step, the most frequent first."""
-    rows = _of_step(job, step).values("end", "outcome", "reason").annotate(num_told=Count("pk"))
-    counts = rows.order_by("-num_told", "end", "outcome", "reason")[:MOST_SAMPLES]
-    return [EndTold(**row) for row in counts]
+    rows = _of_step(job, step).values("end", "outcome", "reason").annotate(num_reported=Count("pk"))
+    counts = rows.order_by("-num_reported", "end", "outcome", "reason")[:MOST_SAMPLES]
+    return [EndCount(**row) for row in counts]
 
 
 def _of_step(job: Job, step: int) -> QuerySet[Trajectory]:
@@ -93,7 +93,7 @@ def _group(rows: Sequence[tuple[int, str, int, float, str, str]]) -> Iterator[Gr
         yield Group(
             prompt_ordinal=ordinal,
             prompt=samples[0][1],
-            num_told=len(samples),
+            num_reported=len(samples),
             group_size=max(size for _, _, size, *_ in samples),
             reward_mean=sum(rewards) / len(rewards) if rewards else None,
             reward_min=min(rewards, default=None),

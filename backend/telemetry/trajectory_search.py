@@ -57,7 +57,7 @@ class Wanted:
         return rows.filter(**{name: value for name, value in conditions.items() if value is not None})
 
 
-def trajectories_found(
+def search_trajectories(
     job: Job, wanted: Wanted, *, cursor: str | None = None, limit: int
 ) -> tuple[Sequence[Trajectory], str | None]:
     """Returns a page and the cursor of the next one, if any. Raises `Invalid`."""

@@ -126,7 +126,7 @@ def usage(
 ) -> UsageOut | HttpResponse:
     """Device-seconds by kind, for all devices that jobs held, with their cost. CSV has all groups in one table."""
     now, currency = database_now(), site_currency()
-    first, last = days_asked_for(first, last, today=now.date())
+    first, last = requested_days(first, last, today=now.date())
     groups = usage_of(caller_of(request).team, group_by, first=first, last=last, now=now)
     if format == "csv" or (format is None and request.headers.get("Accept", "").startswith("text/csv")):
         return as_csv(groups, group_by, first, last, currency=currency)
@@ -181,7 +181,7 @@ def _held_out(row: HeldDevices, currency: str) -> HeldDevicesOut:
     )
 
 
-def days_asked_for(first: date | None, last: date | None, *, today: date) -> tuple[date, date]:
+def requested_days(first: date | None, last: date | None, *, today: date) -> tuple[date, date]:
     last = last or max(today, first or today)
     first = first or last.replace(day=1)
     if first.year not in YEARS or last.year not in YEARS:

@@ -16,7 +16,7 @@ class EvidenceSeries(BaseModel):
     points: list[tuple[int, float]] = Field(description="At most 40 [step, value] points, the newest last.")
 
 
-class Found(BaseModel):
+class FindingOut(BaseModel):
     kind: str = Field(
         description="stalled, environment, untrusted, mismatch, collapsing, stuck, stale; solved, plateau, learning, "
         "early; starved_trainer, starved_rollouts, retold. Expect new kinds."
@@ -29,9 +29,9 @@ class Found(BaseModel):
     evidence: list[EvidenceSeries] = Field(description="Series that support the finding, the clearest first.")
 
 
-def found_of(findings: Sequence[Finding], run: Observed) -> list[Found]:
+def findings_out(findings: Sequence[Finding], run: Observed) -> list[FindingOut]:
     return [
-        Found(
+        FindingOut(
             kind=each.kind,
             word=each.word,
             tone=each.tone,

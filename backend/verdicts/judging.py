@@ -20,11 +20,11 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from backend.jobs.lifecycle import locked_job, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.verdicts.findings import Found, found_of
+from backend.verdicts.findings import FindingOut, findings_out
 from backend.verdicts.letters import mail_alarm
 from backend.verdicts.models import JobVerdict
 from backend.verdicts.observations import observed_of, stepped_at
-from backend.verdicts.rules.finding import word_of
+from backend.verdicts.rules.finding import label_of_kind
 from backend.verdicts.rules.judging import judge
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def judge_job(job: Job, *, now: datetime) -> None:
     """`job` must be freshly read from the database."""
     before = JobVerdict.objects.filter(job=job).first()
     run = observed_of(job, before, now=now)
-    found = found_of(judge(run), run)
+    found = findings_out(judge(run), run)
     stored = [each.model_dump(mode="json") for each in found]
     with transaction.atomic():
         locked = locked_job(job.pk)
@@ -88,7 +88,7 @@ def _due(now: datetime) -> list[str]:
     return [*new.values_list("job_id", flat=True)[:AT_ONCE], *known.values_list("job_id", flat=True)[:AT_ONCE]]
 
 
-def _record_alarms(job: Job, before: Sequence[str], found: Sequence[Found], *, now: datetime) -> None:
+def _record_alarms(job: Job, before: Sequence[str], found: Sequence[FindingOut], *, now: datetime) -> None:
     active = {each.kind: each for each in found if each.tone == "alarm"}
     for kind, alarm in active.items():
         if kind not in before:
@@ -99,7 +99,7 @@ def _record_alarms(job: Job, before: Sequence[str], found: Sequence[Found], *, n
             transaction.on_commit(partial(mail_alarm, job, alarm), robust=True)
     for kind in before:
         if kind not in active:
-            message = f"No longer: {word_of(kind)}."
+            message = f"No longer: {label_of_kind(kind)}."
             record_event(job, ENDED, actor=ACTOR, now=now, reason=kind, message=message, data={"kind": kind})
             log.info("alarm ended job=%s kind=%s step=%d", job.pk, kind, job.step)
 

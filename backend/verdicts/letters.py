@@ -4,10 +4,10 @@ from django.conf import settings
 
 from backend.accounts.letters import send_letter
 from backend.jobs.models import Job
-from backend.verdicts.findings import Found
+from backend.verdicts.findings import FindingOut
 
 
-def mail_alarm(job: Job, alarm: Found) -> bool:
+def mail_alarm(job: Job, alarm: FindingOut) -> bool:
     """True if the mail was queued. Runs after the commit; a failure never affects the verdict."""
     person = job.created_by
     if person.is_service or not person.is_active:

@@ -7,9 +7,9 @@ from typing import Self
 from pydantic import BaseModel, Field
 
 from backend.jobs.models import Job
-from backend.verdicts.findings import Found
+from backend.verdicts.findings import FindingOut
 from backend.verdicts.models import JobVerdict
-from backend.verdicts.rules.finding import word_of
+from backend.verdicts.rules.finding import label_of_kind
 
 
 class VerdictOut(BaseModel):
@@ -21,7 +21,7 @@ class VerdictOut(BaseModel):
         description="Kinds of the active alarms. Each start and end is an event of the job, `alarm_raised` and "
         "`alarm_ended`, and a webhook's `job.alarm_raised` and `job.alarm_ended`."
     )
-    findings: list[Found] = Field(
+    findings: list[FindingOut] = Field(
         description="Findings, the most important first; empty before the first verdict. While an alarm is active, "
         "only alarms."
     )
@@ -34,7 +34,7 @@ class VerdictOut(BaseModel):
             is_final=row.is_final,
             is_alarm=bool(row.alarms),
             alarms=row.alarms,
-            findings=[Found.model_validate(each) for each in row.found],
+            findings=[FindingOut.model_validate(each) for each in row.found],
         )
 
 
@@ -46,7 +46,7 @@ def verdict_of(job: Job) -> VerdictOut:
     return VerdictOut.of(row) if row else NOT_YET
 
 
-def alarm_words(jobs: Sequence[Job]) -> dict[str, str]:
+def alarm_texts(jobs: Sequence[Job]) -> dict[str, str]:
     """Word of the verdict by job id, for jobs with active alarms."""
     rows = JobVerdict.objects.filter(job__in=jobs).exclude(alarms=[]).values_list("job_id", "kind")
-    return {job_id: word_of(kind) for job_id, kind in rows}
+    return {job_id: label_of_kind(kind) for job_id, kind in rows}

@@ -61,7 +61,7 @@ def _row(num_open: int, seconds: float) -> Row:
     bound_per_s = host_capacity().most / seconds
     return {
         "open": num_open,
-        "failed": sum(isinstance(answer.said, Failure) for answer in replies),
+        "failed": sum(isinstance(answer.result, Failure) for answer in replies),
         "processes": host_capacity().most,
         "seconds": rounded(lasted_s),
         "calls_per_s": rounded(num_open / lasted_s),

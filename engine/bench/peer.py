@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from engine.bench.peers.ours import run_ours
-from engine.bench.peers.split import Measured, columns, told_by_part
+from engine.bench.peers.split import Measured, columns, waits_by_part
 from engine.bench.peers.tasks import GROUP, PROMPTS, TASKS
 from engine.bench.peers.trl import run_trl
 from engine.bench.report import Report, Row, Spread
@@ -39,7 +39,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         for name in arguments.tasks:
             runs = _in_turns(_systems(name, arguments), repeats=arguments.repeats)
             rows += _rows(name, runs)
-            remarks.append(f"{TASKS[name].title}, {OURS}: CPU ms of a step by process: {told_by_part(runs[OURS])}")
+            remarks.append(f"{TASKS[name].title}, {OURS}: CPU ms of a step by process: {waits_by_part(runs[OURS])}")
     return Report(bench="peer", rows=rows, remarks=remarks)
 
 

@@ -55,7 +55,7 @@ def observed_as(spec: EnvironmentSpec) -> Role | None:
     return _OBSERVES.get(spec.name)
 
 
-def told_tools(spec: EnvironmentSpec) -> tuple[Tool, ...]:
+def described_tools(spec: EnvironmentSpec) -> tuple[Tool, ...]:
     """The tools that the environment's parameters have a chat template describe."""
     has_schemas = spec.name == Tools.name and spec.params.get("calls", MARKS) != MARKS
     return calls_by(str(spec.params["calls"])).tool_schemas(TOOLS[:1]) if has_schemas else ()

@@ -24,7 +24,7 @@ from engine.inference.memory import untouched_zeros
 from engine.inference.port import KvPages, KvRoom
 from engine.inference.scheduler import Copied
 from engine.models.decoder import DecoderConfig
-from engine.signs import at_work
+from engine.progress import working
 
 
 class PageStore:
@@ -126,7 +126,7 @@ class PageStore:
             return None
         slots_n = self.on_device(self.slots(table, 0, num_tokens))
         for layer, (kv_2XKE, room_2nKE) in enumerate(zip(self._kv_N2XKE, self._view(memory), strict=True), start=1):
-            with at_work("move"):
+            with working("move"):
                 room_2nKE.copy_(kv_2XKE.index_select(1, slots_n))
             room.filled(layer * room_2nKE.nbytes)
         return replace(pages, data=memory)
@@ -142,7 +142,7 @@ class PageStore:
         """Writes tokens start … end - 1 of exported pages."""
         slots_n = self.on_device(self.slots(table, start, end))
         for kv_2XKE, came_2nKE in zip(self._kv_N2XKE, self._view(data), strict=True):
-            with at_work("move"):
+            with working("move"):
                 kv_2XKE.index_copy_(1, slots_n, came_2nKE[:, start:end].to(self._device))
 
     def _view(self, data: bytes | memoryview) -> Tensor:

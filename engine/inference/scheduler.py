@@ -69,7 +69,7 @@ class LiveSequence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenBack:
+class PreemptedBlocks:
     """Blocks of a preempted sequence, which other sequences get now. They hold its first `num_tokens` tokens."""
 
     live: LiveSequence
@@ -117,7 +117,7 @@ class Plan:
     """A step's plan, in this order: save the routes of preempted blocks, close gaps, write pages, prefill chunks, copy,
     and let the last `num_joining` rows join."""
 
-    preempted: list[GivenBack] = field(default_factory=list)
+    preempted: list[PreemptedBlocks] = field(default_factory=list)
     moves: list[RowMove] = field(default_factory=list)
     brought: list[Brought] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
@@ -181,7 +181,9 @@ class Scheduler:
                 self._blocks.extend(each.table)
 
     def _preempt(self, youngest: LiveSequence, plan: Plan) -> None:
-        given_back = GivenBack(live=youngest, blocks=youngest.table.blocks, num_tokens=self.num_computed(youngest))
+        given_back = PreemptedBlocks(
+            live=youngest, blocks=youngest.table.blocks, num_tokens=self.num_computed(youngest)
+        )
         plan.preempted.append(given_back)
         if youngest in self.prefilling:
             self.prefilling.remove(youngest)

@@ -43,7 +43,7 @@ from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
 from engine.inference.stop import StopWatcher
 from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.models.tokenizer import Tokenizer, read_eos_ids
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.installing import Installer
 from engine.weights.port import WeightVersion
 
@@ -226,8 +226,8 @@ class TorchRolloutEngine:
         self._rows.close(moves, len(self._scheduler.rows) - num_joining)
 
     def _at_forward(self, what: str, num_tokens: int) -> AbstractContextManager[None]:
-        """`num_tokens`: for a benchmark that counts them. Each layer counts as progress (engine/signs.py)."""
-        return at_work(what)
+        """`num_tokens`: for a benchmark that counts them. Each layer counts as progress (engine/progress.py)."""
+        return working(what)
 
     # Collect -----------------------------------------------------------------------------------------------------
 

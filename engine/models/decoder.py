@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from engine.models.mixture import Choose, Mixture, MixtureShape, freely
 from engine.models.operations import add_linear, empty_parameter, gated, rms_norm
 from engine.models.rotary import RopeStretch, rotary_tables, rotate
-from engine.signs import sign_through
+from engine.progress import report_layer_progress
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q_THE, k_TKE, v_TKE) → mixed_TA"""
@@ -154,12 +154,12 @@ class Decoder(nn.Module):
         sin_T1E = self.sin_PE.index_select(0, positions_T).unsqueeze(1).to(x_TD.dtype)
         if self.activations == "kept" or not torch.is_grad_enabled():
             for layer in self.layers:
-                sign_through(x_TD)
+                report_layer_progress(x_TD)
                 x_TD = layer(x_TD, cos_T1E, sin_T1E, attend, choose)
             return x_TD
         with save_on_cpu(pin_memory=x_TD.is_cuda) if self.activations == "offloaded" else nullcontext():
             for layer in self.layers:
-                sign_through(x_TD)
+                report_layer_progress(x_TD)
                 through = partial(layer, cos_T1E=cos_T1E, sin_T1E=sin_T1E, attend=attend, choose=choose)
                 x_TD = checkpoint(through, x_TD, use_reentrant=False, preserve_rng_state=False)
         return x_TD

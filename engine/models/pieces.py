@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from engine.signs import at_work
+from engine.progress import working
 
 # Takes seconds on the slowest usable disk, and is large against the overhead per piece.
 PIECE_BYTES: Final = 64 * 2**20
@@ -28,7 +28,7 @@ def row_pieces(shape: Sequence[int], num_bytes: int) -> Iterator[slice]:
 def copy_tensor(target: Tensor, source: Tensor, *, what: str) -> None:
     """`source` has the shape of `target`."""
     for rows in row_pieces(target.shape, target.nbytes):
-        with at_work(what):
+        with working(what):
             if rows == slice(None):
                 target.copy_(source)
             else:
@@ -39,7 +39,7 @@ def read_pieces(file: Any, name: str, num_bytes: int) -> Iterator[tuple[slice, T
     """Reads a tensor of an open safetensors file. The caller's use of a piece counts as part of its progress step."""
     stored = file.get_slice(name)
     for rows in row_pieces(stored.get_shape(), num_bytes):
-        with at_work("load"):
+        with working("load"):
             yield rows, file.get_tensor(name) if rows == slice(None) else stored[rows]
 
 

@@ -14,7 +14,7 @@ from engine.models.tokenizer import Tokenizer
 FIELD: Final = "algorithm.teacher.source"
 
 
-def refuse_other_words(folder: Path, teacher: Path) -> None:
+def refuse_vocabulary_mismatch(folder: Path, teacher: Path) -> None:
     """Raises `ValueError` if the teacher has fewer tokens, or a shorter context, than the model in `folder`."""
     config, teacher_config = _read_config(folder), _read_config(teacher)
     for field in ("vocab_size", "max_position_embeddings"):

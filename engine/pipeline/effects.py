@@ -11,7 +11,7 @@ from engine.pipeline.journal import DataSnapshot, Record
 from engine.pipeline.messages.addresses import RELAY, Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_rollout import SequencesHandedOver
-from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, HeardUpTo, HeldGroup
+from engine.pipeline.records import AcknowledgedProgress, CompleteGroup, DataProgress, GroupTask, HeldGroup
 from engine.policy.lineage import UNFORKED, Lineage, WeightsId
 from engine.policy.schedule import InFlight
 from engine.spec.facts import FailureClass, Phase
@@ -83,7 +83,7 @@ class ResumeSequences:
 class ReportProgress:
     """Report the tokens of these samples that data does not have yet. Answered by `ProgressReported`."""
 
-    heard: tuple[HeardUpTo, ...]
+    acknowledged: tuple[AcknowledgedProgress, ...]
 
 
 # ── data's body ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -130,22 +130,22 @@ class SampleProgress:
     state: object = None
     """Opaque to brains: the turns so far and other state of bodies that is not per token. None in an increment whose
     state has not changed."""
-    said: bytes = b""
+    packed_tokens: bytes = b""
     """Opaque to brains: the tokens from `since` on, packed at a fixed number of bytes each."""
     since: int = 0
     """Tokens that are left out because data has them; 0: the progress is whole."""
-    telling: int = 0
+    sample_run: int = 0
     """Numbers one run of the sample on its replica; under the same number tokens are only ever appended."""
     mark: int = 0
     """Version number of `state`: grows with every change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeardUpTo:
+class AcknowledgedProgress:
     """The acknowledged progress of a running sample. Its replica reports what came after."""
 
     key: SampleKey
-    telling: int
+    sample_run: int
     num_tokens: int = 0
     mark: int | None = None
     """Mark of the state that data has; None: data has none."""
@@ -159,11 +159,11 @@ class Growth:
     ordinals: Ints
     """Of the samples' groups, which are training groups."""
     samples: Ints
-    tellings: Ints
+    sample_runs: Ints
     marks: Ints
     since: Ints
     num_new: Ints
-    said: bytes
+    packed_tokens: bytes
     """Tokens of all samples, concatenated."""
 
 

@@ -47,16 +47,16 @@ class Pulse:
     _begun: list[_Begun] = field(default_factory=lambda: [_Begun(LOOP)], init=False)
     _serial: int = field(default=0, init=False)
 
-    def sign(self, times: int = 1) -> None:
+    def advance(self, times: int = 1) -> None:
         self._serial += times
 
     def begin(self, what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> None:
-        self.sign()
+        self.advance()
         self._begun.append(_Begun(what, constant_s, is_opaque))
 
     def end(self) -> None:
         """Ends the piece that began last."""
-        self.sign()
+        self.advance()
         self._begun.pop()
 
     @property

@@ -34,9 +34,9 @@ class ReplicaView:
     weights: WeightsId
     num_running: int
     kv_used: float
-    num_beside: int = 0
+    num_other: int = 0
     """Work on its other weights, which takes up room too."""
-    kv_beside: float = 0.0
+    kv_other: float = 0.0
     kv_falls: bool = True
     """KV use is below the ceiling, and lower than at the measurement before."""
     has_free_slot: bool = False
@@ -77,8 +77,8 @@ class _Plan:
 
     def __init__(self, replicas: Sequence[ReplicaView], *, kv_ceiling: float, max_batch: int) -> None:
         self._kv_ceiling, self._max_batch = kv_ceiling, max_batch
-        self._kv = {view.replica: view.kv_used + view.kv_beside for view in replicas}
-        self._running = {view.replica: view.num_running + view.num_beside for view in replicas}
+        self._kv = {view.replica: view.kv_used + view.kv_other for view in replicas}
+        self._running = {view.replica: view.num_running + view.num_other for view in replicas}
         self._sources: set[int] = set()
         self._hosts: set[int] = set()
         self.merges: list[Merge] = []

@@ -111,11 +111,11 @@ class CheckpointStore:
     """Complete checkpoints by step; the newest may fail its verification. One that was skipped is deleted."""
 
     saved: dict[int, DataProgress] = field(default_factory=dict)
-    told: int = 0
+    reported_step: int = 0
     """The step of the newest checkpoint reported to the driver."""
 
     def go_back(self, *, is_rotten: bool) -> int:
-        for step in [step for step in self.saved if step > self.told]:
+        for step in [step for step in self.saved if step > self.reported_step]:
             del self.saved[step]
         if is_rotten and len(self.saved) > 1:
             del self.saved[max(self.saved)]

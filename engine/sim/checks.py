@@ -202,14 +202,17 @@ class Oracle:
 
     def on_life(self, key: SampleKey, known: SampleProgress | None) -> int:
         """Registers a new life that continues from the tokens of a single earlier life; returns its number."""
-        said = b"" if known is None else known.said
+        packed_tokens = b"" if known is None else known.packed_tokens
         lives = self._lives.setdefault(key, [])
         if known is not None and known.num_tokens:
-            life = (said[-1] - len(said) + 1) % 256 if said else len(lives)
-            demand(life < len(lives) and len(said) == known.num_tokens, f"{key} continues from unknown tokens: {known}")
-            whole = lives[life] + words(life, len(lives[life]), len(said))
-            demand(said == whole, f"{key} continues from {said.hex()} instead of {whole.hex()}")
-        lives.append(said)
+            life = (packed_tokens[-1] - len(packed_tokens) + 1) % 256 if packed_tokens else len(lives)
+            demand(
+                life < len(lives) and len(packed_tokens) == known.num_tokens,
+                f"{key} continues from unknown tokens: {known}",
+            )
+            whole = lives[life] + words(life, len(lives[life]), len(packed_tokens))
+            demand(packed_tokens == whole, f"{key} continues from {packed_tokens.hex()} instead of {whole.hex()}")
+        lives.append(packed_tokens)
         return len(lives) - 1
 
     def _check_writers(self, key: SampleKey, writers: set[WeightsId], weights: WeightsId) -> None:

@@ -102,11 +102,11 @@ class Cluster:
         setting.environment_answers = self._environment_answers
         self._log = Log()
         self._store = CheckpointStore(
-            saved={setting.start_step: DataBrain(setting.plan).progress}, told=setting.start_step
+            saved={setting.start_step: DataBrain(setting.plan).progress}, reported_step=setting.start_step
         )
 
     def _environment_answers(self, key: SampleKey) -> bool:
-        return self._processes[environment_of(key.group.ordinal, self._setting.plan.num_environments)].is_at_work
+        return self._processes[environment_of(key.group.ordinal, self._setting.plan.num_environments)].is_working
 
     def parts_of(self, kind: str) -> list[Address]:
         parts = (part for part in self._processes if part.kind == kind)
@@ -135,14 +135,18 @@ class Cluster:
     def start_driver(self, brain: DriverBrain) -> None:
         """Starts the driver, before all other processes: they report to it."""
         process = self._process(DRIVER, 0, brain)
-        process.post, process.perform, process.heard = self._post_of_driver, self._drive, self._on_received_by_driver
+        process.post, process.perform, process.on_received = (
+            self._post_of_driver,
+            self._drive,
+            self._on_received_by_driver,
+        )
         self._admit(DRIVER, process)
         process.after(TICK_S, process.tick)
 
     def _on_received_by_driver(self, message: Message) -> None:
         self._driven.on_received(message)
         if isinstance(message, CheckpointReported):
-            self._store.told = message.step
+            self._store.reported_step = message.step
 
     def start_manager(self) -> None:
         unwatched = ("manager", "driver", "environment")

@@ -12,7 +12,7 @@ from typing import Final
 from engine.pipeline.effects import StartPart
 from engine.pipeline.manager.placing import Placing, first_places
 from engine.pipeline.messages.addresses import Address, relay_address, rollout_address
-from engine.pipeline.messages.to_manager import HostsSeen
+from engine.pipeline.messages.to_manager import HostsObserved
 from engine.policy.placement import HostView, JobNeeds, Need, Places, plan_places
 from engine.sim.checks import demand
 
@@ -51,8 +51,8 @@ class Hosts:
     def placing(self) -> Placing:
         return Placing(self.needs, self.places, self.cluster)
 
-    def seen(self) -> HostsSeen:
-        return HostsSeen(hosts=tuple(self._free(host) for host in self._alive.values()))
+    def seen(self) -> HostsObserved:
+        return HostsObserved(hosts=tuple(self._free(host) for host in self._alive.values()))
 
     def lose(self, name: str) -> list[Address]:
         """Removes a host and returns the parts that were on it."""

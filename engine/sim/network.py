@@ -44,7 +44,7 @@ class Network:
     def deliver(self, to: Address, message: Message) -> None:
         process = self._processes.get(to)
         if process is not None:
-            process.hear(message)
+            process.receive(message)
 
     def carry(self, host: int, chunk: CarriedChunk) -> None:
         if not self._chance.happens(self._faults.drop):

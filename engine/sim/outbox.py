@@ -29,4 +29,4 @@ class Outbox:
         if self._driver.frozen_until > self._kernel.now:
             self._kernel.at(self._driver.frozen_until, partial(self._arrive, message))
         elif self._sender.is_alive:
-            self._driver.hear(message)
+            self._driver.receive(message)

@@ -46,7 +46,7 @@ class Process:
     post: Post
     note: Callable[[Brain, Effect], None]
     """Called with every effect before it is carried out."""
-    heard: Callable[[Message], None] = lambda message: None
+    on_received: Callable[[Message], None] = lambda message: None
     """Called with every message after the brain has decided on it."""
     perform: Callable[[Effect], None] = lambda effect: None
     measure: Callable[[], Message] | None = None
@@ -77,7 +77,7 @@ class Process:
             self.beat()
 
     @property
-    def is_at_work(self) -> bool:
+    def is_working(self) -> bool:
         return self.is_alive and not self.hangs and self.frozen_until <= self.kernel.now
 
     def freeze(self, lasts_s: float) -> None:
@@ -100,7 +100,7 @@ class Process:
     def after(self, delay_s: float, deed: Event) -> None:
         self.kernel.after(delay_s, partial(self.do, deed))
 
-    def hear(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         self.do(partial(self._decide, message))
 
     def later(self, delay_s: float, message: Message) -> None:
@@ -121,7 +121,7 @@ class Process:
 
     def _report(self) -> PartReported:
         return PartReported(
-            part=self.part, incarnation=self.incarnation, piece=self.pulse.piece, beside=self.workers.pieces
+            part=self.part, incarnation=self.incarnation, piece=self.pulse.piece, worker_pieces=self.workers.pieces
         )
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,7 +136,7 @@ class Process:
 
     def _run_queue(self) -> None:
         while self._queue and self._is_free:
-            self.pulse.sign()
+            self.pulse.advance()
             self._queue[0]()  # it stays first until it is done: its consequences come after it
             self._queue.popleft()
             if self._after_work:
@@ -145,7 +145,7 @@ class Process:
 
     def _decide(self, message: Message) -> None:
         self._carry_out(deque(self.brain.handle(message, self.kernel.now)))
-        self.heard(message)
+        self.on_received(message)
 
     def _carry_out(self, effects: deque[Effect]) -> None:
         while effects and not self._is_working:

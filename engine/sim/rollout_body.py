@@ -30,7 +30,15 @@ from engine.pipeline.messages.to_rollout import (
     TrajectoriesEnded,
     WeightsInstalled,
 )
-from engine.pipeline.records import Failure, HeardUpTo, HeldGroup, SampleKey, SampleProgress, Trajectory, VersionRun
+from engine.pipeline.records import (
+    AcknowledgedProgress,
+    Failure,
+    HeldGroup,
+    SampleKey,
+    SampleProgress,
+    Trajectory,
+    VersionRun,
+)
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.sim.bodies import After, Later, Post, Work
 from engine.sim.chance import Chance
@@ -47,7 +55,7 @@ class Sequence:
     num_done: int
     runs: list[VersionRun]
     weights: WeightsId
-    said: bytearray
+    packed_tokens: bytearray
     """One byte per token, which encodes the life of the sample that wrote it and its position."""
     life: int
     hangs: bool = False
@@ -101,7 +109,7 @@ class RolloutBody:
             case HandOverSequences():
                 self._hand_over(effect)
             case ReportProgress():
-                self._report(effect.heard)
+                self._report(effect.acknowledged)
             case InstallWeights():
                 self._install(effect)
             case _:
@@ -145,7 +153,7 @@ class RolloutBody:
             num_done=0 if known is None else known.num_tokens,
             runs=[] if known is None else list(known.runs),
             weights=weights,
-            said=bytearray() if known is None else bytearray(known.said),
+            packed_tokens=bytearray() if known is None else bytearray(known.packed_tokens),
             life=self._oracle.on_life(key, known),
             hangs=hangs,
         )
@@ -229,7 +237,7 @@ class RolloutBody:
 
     def _write(self, sequence: Sequence, num_tokens: int) -> None:
         self._num_tokens += num_tokens
-        sequence.said += words(sequence.life, sequence.num_done, sequence.num_done + num_tokens)
+        sequence.packed_tokens += words(sequence.life, sequence.num_done, sequence.num_done + num_tokens)
         sequence.num_done += num_tokens
         last = sequence.runs[-1] if sequence.runs else None
         if last is not None and last.weights == sequence.weights:
@@ -266,13 +274,13 @@ class RolloutBody:
         for known in handed.progress:
             self._begin(known.key, handed.lease, known, weights, prefill=handed.payload is None)
 
-    def _report(self, heard: Iterable[HeardUpTo]) -> None:
+    def _report(self, acknowledged: Iterable[AcknowledgedProgress]) -> None:
         progress: list[SampleProgress] = []
-        for each in heard:
+        for each in acknowledged:
             sequence = self._held.get(each.key)
             if sequence is not None:
                 self._advance(sequence)
-                progress.append(replace(_progress(sequence, since=each.num_tokens), telling=each.telling))
+                progress.append(replace(_progress(sequence, since=each.num_tokens), sample_run=each.sample_run))
         self._later(0.0, ProgressReported(progress=tuple(progress)))
 
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -321,6 +329,6 @@ def _progress(sequence: Sequence, *, since: int = 0) -> SampleProgress:
         key=sequence.key,
         num_tokens=sequence.num_done,
         runs=tuple(runs),
-        said=bytes(sequence.said[since:]),
+        packed_tokens=bytes(sequence.packed_tokens[since:]),
         since=since,
     )

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from engine.signs import still_here
+from engine.progress import report_progress
 from engine.sinks.control_plane import ControlPlane, Gap, Refused, StaleFence, Unreachable
-from engine.sinks.spool import NotKept, Spool
+from engine.sinks.spool import NotInSpool, Spool
 from engine.spec.control import MAX_FACTS_PER_BATCH, ControlRequest, Heartbeat
 from engine.spec.facts import FactBody
 
@@ -86,7 +86,7 @@ class HttpSink:
         deadline = time.monotonic() + timeout_s
         with self._progress:
             while not self._is_delivered and self._ended_by is None and (left := deadline - time.monotonic()) > 0:
-                still_here()
+                report_progress()
                 self._progress.wait(min(left, 1.0))
         self._stopping.set()
         with self._progress:
@@ -133,7 +133,7 @@ class HttpSink:
     def _ship_once(self) -> None:
         try:
             lines = self._spool.lines_after(self._acked, max_facts=MAX_FACTS_PER_BATCH, max_bytes=MAX_BATCH_BYTES)
-        except NotKept as error:
+        except NotInSpool as error:
             raise Refused(f"{error}; the control plane's database was restored from an older backup") from error
         answer = self._control.send_facts(attempt=self._attempt, fence=self._fence, lines=lines)
         if answer.acked > self._spool.last_seq:

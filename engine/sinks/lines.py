@@ -31,7 +31,7 @@ _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinesSaid:
+class TakenLines:
     """The lines of a component since the last `take`."""
 
     component: str
@@ -62,14 +62,14 @@ class LineKeeper(logging.Handler):
         with self._guard:
             self._kept.append(line)
 
-    def take(self) -> LinesSaid | None:
+    def take(self) -> TakenLines | None:
         """Returns at most as many lines as one fact holds; the next call returns the rest."""
         with self._guard:
             if not self._kept and not self._num_dropped:
                 return None
             lines = tuple(self._kept.popleft() for _ in range(min(len(self._kept), MAX_LINES)))
             num_dropped, self._num_dropped = self._num_dropped, 0
-        return LinesSaid(component=self._component, lines=lines, num_dropped=num_dropped)
+        return TakenLines(component=self._component, lines=lines, num_dropped=num_dropped)
 
     def _may_keep(self) -> bool:
         now = self._clock()
@@ -100,7 +100,7 @@ class LineShippingSink:
         return self._sink.close(timeout_s)
 
 
-def lines_fact(taken: LinesSaid) -> LogLines:
+def lines_fact(taken: TakenLines) -> LogLines:
     return LogLines(component=taken.component, lines=list(taken.lines), num_dropped=taken.num_dropped)
 
 

@@ -35,7 +35,7 @@ SEGMENT_BYTES: Final = 64 * 2**20  # read when a driver starts again, and some h
 KEPT_BYTES: Final = 20 * 2**30
 
 
-class NotKept(LookupError):
+class NotInSpool(LookupError):
     """A fact is wanted that the spool does not hold."""
 
 
@@ -95,7 +95,7 @@ class Spool:
         return fact
 
     def lines_after(self, seq: int, *, max_facts: int, max_bytes: int) -> list[bytes]:
-        """Facts seq + 1, seq + 2, … as JSON; always one if there is one, then as many as fit. Raises `NotKept`."""
+        """Facts seq + 1, seq + 2, … as JSON; always one if there is one, then as many as fit. Raises `NotInSpool`."""
         lines: list[bytes] = []
         num_bytes = 0
         try:
@@ -104,7 +104,7 @@ class Spool:
                     break
                 num_bytes += len(line)
                 lines.append(line.rstrip(b"\n"))
-        except NotKept:
+        except NotInSpool:
             if not lines:
                 raise
         return lines
@@ -158,7 +158,7 @@ class Spool:
         while seq < last_seq:
             segment = next((each for each in reversed(segments) if each.first <= seq + 1), None)
             if segment is None:
-                raise NotKept(f"fact {seq + 1} is not kept, the oldest that is kept is {segments[0].first}")
+                raise NotInSpool(f"fact {seq + 1} is not kept, the oldest that is kept is {segments[0].first}")
             with self._path(segment.first).open("rb") as file:
                 self._read_to = place = self._seek(file, segment, seq)
                 while place.seq < min(segment.last, last_seq):
@@ -179,7 +179,9 @@ class Spool:
 
 
 def _behind(place: Place, line: bytes) -> Place:
-    """Raises `NotKept` at the end of a file that a restore of files has put back as it was when half written."""
+    """Raises `NotInSpool` at the end of a file that a restore of files has put back as it was when half written."""
     if not line.endswith(b"\n"):
-        raise NotKept(f"fact {place.seq + 1} is not kept: the segment that begins with {place.first} is not complete")
+        raise NotInSpool(
+            f"fact {place.seq + 1} is not kept: the segment that begins with {place.first} is not complete"
+        )
     return Place(first=place.first, seq=place.seq + 1, offset=place.offset + len(line))

@@ -93,7 +93,14 @@ class TracingSink:
                 tags = {"laminar.attempt": self._attempt, "laminar.steps": self._steps, "laminar.outcome": body.outcome}
                 is_failure = body.outcome == "failed"
                 self._sender.add(
-                    Span(name="driver", of=self._driver, began=self._began, ended=now, told=tags, is_failure=is_failure)
+                    Span(
+                        name="driver",
+                        of=self._driver,
+                        began=self._began,
+                        ended=now,
+                        attributes=tags,
+                        is_failure=is_failure,
+                    )
                 )
 
     def close(self, timeout_s: float) -> bool:
@@ -114,4 +121,4 @@ class TracingSink:
     def _add_span(self, name: str, *, began: float, ended: float, step: int = 0) -> None:
         tags = {"laminar.attempt": self._attempt} | ({"laminar.step": step} if step else {})
         of = (*self._driver, name, step or f"{began:.6f}")  # a phase may repeat, a step does not
-        self._sender.add(Span(name=name, of=of, parent=self._driver, began=began, ended=ended, told=tags))
+        self._sender.add(Span(name=name, of=of, parent=self._driver, began=began, ended=ended, attributes=tags))

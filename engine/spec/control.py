@@ -13,7 +13,7 @@ from engine.spec.asset_manifest import Sha256
 from engine.spec.facts import Fact
 from engine.spec.job import ACCEPTED, JobSpec
 from engine.spec.labels import LabelSelector
-from engine.spec.strict import BigCount, Count, Ordinal, Strict, Text, Told
+from engine.spec.strict import BigCount, Count, Lenient, Ordinal, Strict, Text
 
 MAX_FACTS_PER_BATCH = 200
 CPUS_OF_A_DEVICE = 0.1
@@ -80,7 +80,7 @@ class AttemptOrder(Strict):
         return cls.model_validate_json(text, context=ACCEPTED)
 
 
-class FactBatch(Told):
+class FactBatch(Lenient):
     """POST {control_url}/internal/engine/facts with the attempt's bearer token."""
 
     attempt: Ordinal
@@ -88,14 +88,14 @@ class FactBatch(Told):
     facts: list[Fact] = Field(min_length=1, max_length=MAX_FACTS_PER_BATCH)
 
 
-class FactAck(Told):
+class FactAck(Lenient):
     """Facts up to and including `acked` are stored. A batch that starts beyond acked + 1 is answered 409
     `gap` with the same field, and the driver resends from there."""
 
     acked: BigCount
 
 
-class Heartbeat(Told):
+class Heartbeat(Lenient):
     """POST {control_url}/internal/engine/heartbeat, every few seconds."""
 
     attempt: Ordinal
@@ -106,7 +106,7 @@ class Heartbeat(Told):
     that the loop is stuck. None: the driver's release does not count them."""
 
 
-class ControlRequest(Told):
+class ControlRequest(Lenient):
     """A request of the control plane to a running attempt; the driver acknowledges it by its id.
 
     `cancel`: end now. `pause`: drain, write a checkpoint, end with the outcome `paused`. `resize`: continue with this
@@ -124,7 +124,7 @@ class ControlRequest(Told):
         return self
 
 
-class HeartbeatReply(Told):
+class HeartbeatReply(Lenient):
     """All requests that no fact has acknowledged yet; receiving one twice is harmless. A request of a kind that this
     release does not know is ignored; the control plane sees that it stays unacknowledged."""
 

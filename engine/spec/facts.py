@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import Field, model_validator
 
 from engine.spec.checkpoint_manifest import CheckpointAddress
-from engine.spec.strict import BigCount, BigOrdinal, Count, Ordinal, Text, Told, ToldMoment, Whole
+from engine.spec.strict import BigCount, BigOrdinal, Count, Lenient, Ordinal, ReportedMoment, Text, Whole
 
 MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)*$", max_length=100)]
 _KIND: Final = re.compile(r"[a-z]+(_[a-z]+)*", re.ASCII)
@@ -33,18 +33,18 @@ FailureClass = Literal[
 ]
 
 
-class DriverStarted(Told):
+class DriverStarted(Lenient):
     type: Literal["driver_started"] = "driver_started"
     host: Annotated[Text, Field(max_length=255)]
     pid: Count
 
 
-class PhaseChanged(Told):
+class PhaseChanged(Lenient):
     type: Literal["phase_changed"] = "phase_changed"
     phase: Phase
 
 
-class PipelineReady(Told):
+class PipelineReady(Lenient):
     """Every actor is placed and holds weights: the job is running from now on."""
 
     type: Literal["pipeline_ready"] = "pipeline_ready"
@@ -52,7 +52,7 @@ class PipelineReady(Told):
     num_parameters: BigCount
 
 
-class StepTrained(Told):
+class StepTrained(Lenient):
     """One batch was trained. Metric names are the series on the job's page; steps count from 1."""
 
     type: Literal["step_trained"] = "step_trained"
@@ -62,7 +62,7 @@ class StepTrained(Told):
     """Counts of all samples of the run by their end, as data last reported them before this step; empty: unknown."""
 
 
-class Evaluated(Told):
+class Evaluated(Lenient):
     """The weights of one version answered the held-out prompts."""
 
     type: Literal["evaluated"] = "evaluated"
@@ -83,7 +83,7 @@ class Evaluated(Told):
     """Standard error of `pass_rate`, over prompts."""
 
 
-class PromptsAnswered(Told):
+class PromptsAnswered(Lenient):
     """The progress of one version's evaluation, sent about once a second and at its end."""
 
     type: Literal["prompts_answered"] = "prompts_answered"
@@ -93,7 +93,7 @@ class PromptsAnswered(Told):
     num_prompts: int = Field(ge=1, le=65_536)
 
 
-class TokenTrace(Told):
+class TokenTrace(Lenient):
     """The first tokens of a response, position by position."""
 
     token_ids: list[Whole] = Field(max_length=MAX_TRACED)
@@ -109,7 +109,7 @@ class TokenTrace(Told):
     Empty: unknown, for example because the response was never trained on."""
 
 
-class Turn(Told):
+class Turn(Lenient):
     """One message after the prompt."""
 
     author: Literal["model", "environment"]
@@ -127,7 +127,7 @@ class Turn(Told):
     """The error of the tool or environment; empty: none."""
 
 
-class TrajectorySample(Told):
+class TrajectorySample(Lenient):
     prompt_ordinal: BigCount
     sample: Count
     version: BigCount
@@ -153,7 +153,7 @@ class TrajectorySample(Told):
     """The components of the reward, if the environment names any."""
 
 
-class TrajectoriesSampled(Told):
+class TrajectoriesSampled(Lenient):
     """Some of a step's trajectories, for display: whole groups, and one of each end and outcome that occurred."""
 
     type: Literal["trajectories_sampled"] = "trajectories_sampled"
@@ -161,7 +161,7 @@ class TrajectoriesSampled(Told):
     trajectories: list[TrajectorySample] = Field(max_length=32)
 
 
-class CheckpointSaved(Told):
+class CheckpointSaved(Lenient):
     """`uri` holds a complete checkpoint: its manifest was written last and read back."""
 
     type: Literal["checkpoint_saved"] = "checkpoint_saved"
@@ -174,21 +174,21 @@ class CheckpointSaved(Told):
     """The version of the engine that wrote the checkpoint."""
 
 
-class FaultDetected(Told):
+class FaultDetected(Lenient):
     type: Literal["fault_detected"] = "fault_detected"
     component: Annotated[Text, Field(max_length=100)]
     message: LongText
     action: LongText
 
 
-class Span(Told):
+class Span(Lenient):
     doing: Literal["decode", "prefill", "environment", "weights", "move", "idle"]
     start_s: float = Field(le=0)
     """Relative to the fact's own time, hence negative."""
     end_s: float = Field(le=0)
 
 
-class ReplicaState(Told):
+class ReplicaState(Lenient):
     replica: Count
     incarnation: Count
     version: Whole
@@ -208,7 +208,7 @@ class ReplicaState(Told):
     spans: list[Span] = Field(max_length=MAX_SPANS)
 
 
-class ReplicasObserved(Told):
+class ReplicasObserved(Lenient):
     """The activity of replicas since the previous fact of this kind. Of many replicas each fact holds some, in turn."""
 
     type: Literal["replicas_observed"] = "replicas_observed"
@@ -217,13 +217,13 @@ class ReplicasObserved(Told):
     """All replicas of the run; 0: unknown."""
 
 
-class LogLine(Told):
-    at: ToldMoment
+class LogLine(Lenient):
+    at: ReportedMoment
     level: LogLevel
     message: Annotated[Text, Field(max_length=LONGEST_LINE)]
 
 
-class LogLines(Told):
+class LogLines(Lenient):
     """Lines of one component, oldest first. The component dropped the lines beyond its rate limit."""
 
     type: Literal["log_lines"] = "log_lines"
@@ -234,19 +234,19 @@ class LogLines(Told):
     """Lines dropped since the component's previous fact."""
 
 
-class RequestAcknowledged(Told):
+class RequestAcknowledged(Lenient):
     type: Literal["request_acknowledged"] = "request_acknowledged"
     request_id: Annotated[Text, Field(max_length=64)]
 
 
-class ReplicasResized(Told):
+class ReplicasResized(Lenient):
     """The run continues with this number of replicas; the others have been removed."""
 
     type: Literal["replicas_resized"] = "replicas_resized"
     replicas: Ordinal
 
 
-class RunFinished(Told):
+class RunFinished(Lenient):
     """The last fact of an attempt."""
 
     type: Literal["run_finished"] = "run_finished"
@@ -256,11 +256,11 @@ class RunFinished(Told):
     ledger: dict[Annotated[Text, Field(max_length=40)], BigCount] = Field(default_factory=dict, max_length=40)
 
 
-class Untold(Told):
+class UnknownFact(Lenient):
     """A fact of an unknown kind of a later release: counted, and without effect."""
 
-    type: Literal["untold"] = "untold"
-    said: Annotated[Text, Field(max_length=40)] = ""
+    type: Literal["unknown"] = "unknown"
+    kind: Annotated[Text, Field(max_length=40)] = ""
     """The unknown kind."""
 
 
@@ -279,15 +279,15 @@ FactBody = Annotated[
     | RequestAcknowledged
     | ReplicasResized
     | RunFinished
-    | Untold,
+    | UnknownFact,
     Field(discriminator="type"),
 ]
 KINDS: Final = frozenset(body.model_fields["type"].default for body in get_args(get_args(FactBody)[0]))
 
 
-class Fact(Told):
+class Fact(Lenient):
     seq: BigOrdinal
-    at: ToldMoment
+    at: ReportedMoment
     body: FactBody
 
     @model_validator(mode="before")
@@ -295,5 +295,5 @@ class Fact(Told):
     def _replace_unknown_kind(cls, document: object) -> object:
         match document:
             case {"body": {"type": str(kind)}, **others} if kind not in KINDS and _KIND.fullmatch(kind):
-                return {**others, "body": {"type": "untold", "said": kind}}
+                return {**others, "body": {"type": "unknown", "kind": kind}}
         return document

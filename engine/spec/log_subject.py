@@ -32,5 +32,5 @@ def this_process_is_about(**known: Known) -> None:
     _always.update(known)
 
 
-def told_of() -> Mapping[str, Known]:
+def current_subject() -> Mapping[str, Known]:
     return {**_always, **_now.get()}

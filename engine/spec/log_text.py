@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from engine.spec.log_subject import KNOWN, told_of
+from engine.spec.log_subject import KNOWN, current_subject
 from engine.spec.printable import escaped
 
 LINE: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -103,7 +103,7 @@ def without_secrets(text: str) -> str:
 
 
 def _subject_of(record: logging.LogRecord) -> dict[str, Any]:
-    around, named = dict(told_of()), dict(_read_subject(record))
+    around, named = dict(current_subject()), dict(_read_subject(record))
     if "job" in named and named["job"] != around.get("job"):
         around.pop("attempt", None)  # the attempt belongs to the other job
     return {**around, **named}

@@ -28,20 +28,20 @@ class NamedAsset:
     pointer: str
     """A JSON pointer into the spec."""
     kind: AssetKind
-    said: str
+    name: str
 
 
 def named_assets(spec: JobSpec) -> list[NamedAsset]:
     """The assets that the spec names, without the built-in ones."""
     sources = {"/model/source": spec.model.source, "/algorithm/teacher/source": spec.algorithm.teacher.source}
     models = [
-        NamedAsset(pointer=pointer, kind="model", said=name)
+        NamedAsset(pointer=pointer, kind="model", name=name)
         for pointer, name in sources.items()
         if name and name not in BUILT_IN_MODELS
     ]
     params = spec.environment.params
     return models + [
-        NamedAsset(pointer=f"/environment/params/{key}", kind="data", said=str(params[key]))
+        NamedAsset(pointer=f"/environment/params/{key}", kind="data", name=str(params[key]))
         for key in files_of(spec.environment.name)
         if params.get(key, "") not in ("", *BUILT_IN_DATA)
     ]
@@ -53,7 +53,7 @@ def reference_of(text: str) -> tuple[str, int | None] | None:
     return None if match is None else (match[1], int(match[2]) if match[2] else None)
 
 
-def saying(spec: JobSpec, instead: Mapping[str, str]) -> JobSpec:
+def with_references(spec: JobSpec, instead: Mapping[str, str]) -> JobSpec:
     """The spec with the values at these pointers replaced."""
     changed: Any = spec
     for pointer, value in instead.items():

@@ -17,11 +17,11 @@ COMMAND: Final = "engine.live.run.node_probe"
 """The module for `python -m`, on a node."""
 
 
-MOST_TOLD: Final = 200
+MOST_REPORTED: Final = 200
 """Entries of each kind, so that the line stays short."""
 
 
-class FoundAsset(Strict):
+class NodeAsset(Strict):
     """An entry of a node's shared folder, by its name: no path of the node is sent."""
 
     name: str
@@ -55,9 +55,9 @@ class NodeReport(Strict):
     object_store_bytes: int = 0
     """The part of it that Ray's object store may take."""
     took_s: float = 0.0
-    models: list[FoundAsset] = Field(default_factory=list)
-    """At most MOST_TOLD, in the order of their names, as are the others."""
-    data: list[FoundAsset] = Field(default_factory=list)
+    models: list[NodeAsset] = Field(default_factory=list)
+    """At most MOST_REPORTED, in the order of their names, as are the others."""
+    data: list[NodeAsset] = Field(default_factory=list)
     fetched: list[str] = Field(default_factory=list)
     """Hashes of fetched assets in its cache."""
 

@@ -43,7 +43,7 @@ ADAPTERS_RATE: Final = 10
 LONGEST_RUNTIME_S: Final = 2 * 86_400
 
 
-def filled(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None) -> JobSpec:
+def apply_presets(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None) -> JobSpec:
     """The spec with presets applied. `shape` of the model and size of the `pool`: None if unknown."""
     if shape is None or shape.num_weights < SMALLEST:
         return spec
@@ -54,8 +54,8 @@ def filled(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None
     return spec
 
 
-def in_force(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None) -> tuple[Preset, ...]:
-    """The presets whose values a filled spec has, whether the user or `filled` set them."""
+def active_presets(spec: JobSpec, shape: ModelShape | None, pool: PoolSize | None = None) -> tuple[Preset, ...]:
+    """The presets whose values a filled spec has, whether the user or `apply_presets` set them."""
     if shape is None or shape.num_weights < SMALLEST:
         return ()
     presets = (preset for stage in _stages(pool) for preset in stage(spec, shape))
@@ -68,7 +68,7 @@ def _stages(pool: PoolSize | None) -> tuple[Stage, ...]:
     return (_presets, *of_pool, _workers)
 
 
-def as_said(spec: JobSpec) -> dict[str, Any]:
+def without_presets(spec: JobSpec) -> dict[str, Any]:
     """The spec as a document to edit, without preset values, so that they follow when the model is changed."""
     document = spec.model_dump(mode="json")
     for path in PRESET_NUMBERS:

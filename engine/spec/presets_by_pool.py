@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from engine.spec.fit.dealing import MOST_DEVICES, dealt, why_not_dealt
 from engine.spec.fit.need import gigabytes
 from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.replica import ReplicaPlan, backed_tokens, kv_bytes_of_token, replica_need
 from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.shards import MOST_DEVICES, shard_of, why_not_shardable
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import Misfit, trainer_misfit
 from engine.spec.hints import most_running
@@ -56,13 +56,13 @@ def _engine(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Pre
 
 
 def _devices(spec: JobSpec, shape: ModelShape, *, pool: PoolSize) -> Iterator[Preset]:
-    num_dealt = _fewest_dealt(spec, shape, pool)
-    if num_dealt:
+    num_shards = _fewest_shards(spec, shape, pool)
+    if num_shards:
         reason = f"The fewest that hold the model and a cache for {FEWEST_SEQUENCES} sequences of full length."
-        yield Preset(path=DEALT, value=num_dealt, reason=reason)
+        yield Preset(path=DEALT, value=num_shards, reason=reason)
     if spec.only_evaluates or spec.algorithm.has_teacher:  # a teacher's shape is not known here
         return
-    most = max(1, pool.num_devices - (num_dealt or spec.resources.devices_per_replica))
+    most = max(1, pool.num_devices - (num_shards or spec.resources.devices_per_replica))
     fewest = _fewest_trainers(spec, shape, pool, most)
     device = gigabytes(pool.device_bytes)
     if fewest is not None:
@@ -127,12 +127,12 @@ def _fewest_trainers(spec: JobSpec, shape: ModelShape, pool: PoolSize, most: int
     return None
 
 
-def _fewest_dealt(spec: JobSpec, shape: ModelShape, pool: PoolSize) -> int | None:
+def _fewest_shards(spec: JobSpec, shape: ModelShape, pool: PoolSize) -> int | None:
     if spec.rollout.engine != "vllm":
         return None
     enough = FEWEST_SEQUENCES * ReplicaPlan.of_spec(spec, shape).longest
     for count in _powers_of_two(min(pool.num_devices, MOST_DEVICES)):
-        if why_not_dealt(shape, count) is None and _cache_tokens(spec, shape, count, pool) >= enough:
+        if why_not_shardable(shape, count) is None and _cache_tokens(spec, shape, count, pool) >= enough:
             return count
     return None
 
@@ -140,8 +140,8 @@ def _fewest_dealt(spec: JobSpec, shape: ModelShape, pool: PoolSize) -> int | Non
 def _cache_tokens(spec: JobSpec, shape: ModelShape, num_devices: int, pool: PoolSize) -> int:
     """Tokens that fit the cache of a replica of `num_devices`, next to everything else in their memory."""
     plan = replace(ReplicaPlan.of_spec(spec, shape), num_devices=num_devices, max_batch=MOST_SEQUENCES)
-    of_token = kv_bytes_of_token(dealt(shape, num_devices))
-    cache_bytes = backed_tokens(dealt(shape, num_devices), plan) * of_token
+    of_token = kv_bytes_of_token(shard_of(shape, num_devices))
+    cache_bytes = backed_tokens(shard_of(shape, num_devices), plan) * of_token
     return max(0, pool.device_bytes - replica_need(shape, plan).num_bytes + cache_bytes) // of_token
 
 

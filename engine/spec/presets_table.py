@@ -8,7 +8,7 @@ from engine.spec.fit.need import GB
 from engine.spec.fit.verdict import will_not_fit
 from engine.spec.job import JobSpec
 from engine.spec.preset import value_at
-from engine.spec.presets import filled
+from engine.spec.presets import apply_presets
 from engine.spec.presets_by_pool import MEANS, PoolSize
 
 NUM_DEVICES: Final = (1, 2, 8, 64)
@@ -30,7 +30,7 @@ def _rows(device_gb: float) -> Iterator[tuple[str, ...]]:
 
 def _row(model: str, pool: PoolSize) -> tuple[str, ...]:
     shape = known_shape(model)
-    spec = filled(JobSpec.model_validate({"name": model, "model": {"source": model}}), shape, pool)
+    spec = apply_presets(JobSpec.model_validate({"name": model, "model": {"source": model}}), shape, pool)
     means = [f"{path} {value_at(spec, path)}" for path, default in MEANS.items() if value_at(spec, path) != default]
     return (
         model,

@@ -29,7 +29,7 @@ class Span:
     began: float
     ended: float
     """Both in seconds since 1970, UTC."""
-    told: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    attributes: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     events: Sequence[tuple[float, str]] = ()
     is_failure: bool = False
 
@@ -70,7 +70,7 @@ def _encode(job: str, span: Span) -> dict[str, Any]:
         "kind": _SERVER if span.parent is None else _INTERNAL,
         "startTimeUnixNano": _nanoseconds(span.began),
         "endTimeUnixNano": _nanoseconds(max(span.began, span.ended)),
-        "attributes": _attributes({"laminar.job": job, **span.told}),
+        "attributes": _attributes({"laminar.job": job, **span.attributes}),
         "events": [{"timeUnixNano": _nanoseconds(at), "name": name} for at, name in span.events],
     }
     if span.parent is not None:

@@ -41,7 +41,7 @@ def _clamp(moment: datetime) -> datetime:
 Text = Annotated[str, AfterValidator(_without_control_characters)]
 Moment = Annotated[datetime, AfterValidator(within_calendar)]
 """A time that can be stored, compared and converted to any zone."""
-ToldMoment = Annotated[datetime, AfterValidator(_clamp)]
+ReportedMoment = Annotated[datetime, AfterValidator(_clamp)]
 """A time from another process's clock, which may be wrong: never refused; outside the calendar it becomes EARLIEST."""
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 BigCount = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -55,7 +55,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Told(Strict):
+class Lenient(Strict):
     """Messages between driver and control plane while an attempt runs. Either may run a later release, so unknown
     fields are ignored; known fields are validated strictly."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.models.families.trained_model import TrainedModel, load_model, public_tensors, read_model_config
 from engine.policy.lineage import WeightsId
 from engine.training.checkpoint.content import holds_state
-from engine.training.checkpoint.folder import parts_here, read_manifest, verify_parts
+from engine.training.checkpoint.folder import local_parts, read_manifest, verify_parts
 from engine.training.port import Allocate
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
@@ -28,7 +28,7 @@ class HeldWeights:
 
     def load(self, folder: Path) -> None:
         _, parts = read_manifest(folder)
-        verify_parts(folder, {name: parts[name] for name in parts_here(folder, parts) if not holds_state(name)})
+        verify_parts(folder, {name: parts[name] for name in local_parts(folder, parts) if not holds_state(name)})
         if read_model_config(folder) != read_model_config(self._folder):
             raise ValueError(f"{folder}: the checkpoint is of another model than the job's")
         self._folder, self._read = folder, None

@@ -5,14 +5,14 @@ Invariant: a buffer matches its manifest exactly, or `TornWeights` is raised.
 
 from collections.abc import Iterator
 
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.open_file import OpenFile, map_path
 
 Buffer = bytes | bytearray | memoryview
 
 # Chain broadcast is near its optimum from 1 to 16 MB a chunk over a wide range of links; small models are one chunk.
 CHUNK_BYTES = 4 * 2**20
-# Work between two reports of progress (engine/signs.py).
+# Work between two reports of progress (engine/progress.py).
 PIECE_BYTES = 64 * 2**20
 
 
@@ -33,7 +33,7 @@ def copy_bytes(source: Buffer, target: memoryview) -> None:
     """Copies in pieces: a single copy of gigabytes would block every other thread of the process."""
     view = memoryview(source)
     for start, end in chunk_spans(len(view), PIECE_BYTES):
-        with at_work("copy"):
+        with working("copy"):
             target[start:end] = view[start:end]
 
 

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.chunks import TornWeights
 from engine.weights.hashes import hash_chunks
 from engine.weights.port import DeltaManifest, TensorEntry, WeightDelta, WeightManifest, WeightVersion
@@ -115,7 +115,7 @@ def _in_parallel(work: Callable[[Item], Done], items: Iterable[Item]) -> Generat
 
 
 def _await(block: Future[Done]) -> Done:
-    with at_work("delta"):
+    with working("delta"):
         return block.result()
 
 

@@ -14,7 +14,7 @@ from threading import Lock
 
 from xxhash import xxh3_128_hexdigest
 
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.chunks import Buffer, TornWeights, chunk_spans
 from engine.weights.port import WeightManifest, WeightVersion
 
@@ -71,7 +71,7 @@ class ArrivingHashes:
         assert len(self._hashing) == len(self._left), "not every byte has arrived"
         hashes = []
         for index in range(len(self._left)):
-            with at_work("hash"):
+            with working("hash"):
                 hashes.append(self._hashing[index].result())
         return tuple(hashes)
 

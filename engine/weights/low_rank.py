@@ -24,7 +24,7 @@ from torch import Tensor
 
 from engine.models.loading import read_config, weight_files
 from engine.models.pieces import read_tensor
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 
@@ -108,7 +108,7 @@ class Base:
                 a, b = names_of(name.removesuffix(".weight"))
                 pair = [given[each].to(device) for each in (a, b) if each in given]
                 weight = read_tensor(stored[name], name, _num_bytes(stored[name], name), device=device)
-                with at_work("load"):
+                with working("load"):
                     if pair:
                         weight = add_low_rank(weight.float(), pair[:1], pair[1:], scale=low_rank.scale)
                     weight = weight.to(dtype)

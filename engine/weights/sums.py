@@ -20,7 +20,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.port import WeightManifest
 from engine.weights.probe import OtherWeights
 
@@ -110,7 +110,7 @@ def _sum_of_rows(values_RC: Tensor, first_row: int, first_column: int, dtype: to
         stop = min(start + piece, num_columns)
         numbers_C, height = of_columns[first_column + start : first_column + stop], max(1, piece // (stop - start))
         for row in range(0, num_rows, height):
-            with at_work("sum"):
+            with working("sum"):
                 bits_RC = values_RC[row : row + height, start:stop].to(dtype).view(BITS[dtype.itemsize])
                 sums_R = (bits_RC * numbers_C).sum(dim=1, dtype=torch.int64)
                 sums.append((sums_R * of_rows[row : row + height]).sum())

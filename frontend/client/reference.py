@@ -52,9 +52,9 @@ def _commands() -> Iterator[str]:
     yield "| command | description |\n|---|---|"
     for usage, command in sorted(_leaves(laminar, "laminar")):
         options = [_option(one) for one in command.params if isinstance(one, click.Option) and one.name not in SHARED]
-        told = " ".join((command.help or "").replace("\b", "").split("\n\n")[0].split())
+        description = " ".join((command.help or "").replace("\b", "").split("\n\n")[0].split())
         shown = f"<br>{', '.join(options)}" if options else ""
-        yield f"| `{_cell(usage)}` | {_cell(told)}{_cell(shown)} |"
+        yield f"| `{_cell(usage)}` | {_cell(description)}{_cell(shown)} |"
 
 
 def _leaves(command: click.Command, words: str) -> Iterator[tuple[str, click.Command]]:
@@ -96,8 +96,8 @@ def _call_row(name: str, call: Any) -> str:
     parameters = str(signature.replace(parameters=[_bare(one) for one in signature.parameters.values()],
                                        return_annotation=inspect.Signature.empty))  # fmt: skip
     gives = _gives(str(signature.return_annotation), is_stream=isinstance(call, Streaming))
-    told = " ".join((inspect.getdoc(call.make) or "").split())
-    return f"| `{name}{parameters}` | {gives} | {_cell(told)} |"
+    description = " ".join((inspect.getdoc(call.make) or "").split())
+    return f"| `{name}{parameters}` | {gives} | {_cell(description)} |"
 
 
 def _bare(parameter: inspect.Parameter) -> inspect.Parameter:
@@ -115,9 +115,9 @@ def _gives(annotation: str, *, is_stream: bool) -> str:
 def _errors() -> Iterator[str]:
     yield "| error | when |\n|---|---|"
     for kind in _family(errors.LaminarError):
-        told = " ".join((inspect.getdoc(kind) or "").split())
+        description = " ".join((inspect.getdoc(kind) or "").split())
         above = "" if kind is errors.LaminarError else f" (a `{kind.__bases__[0].__name__}`)"
-        yield f"| `{kind.__name__}`{above} | {_cell(told)} |"
+        yield f"| `{kind.__name__}`{above} | {_cell(description)} |"
 
 
 def _family(kind: type[Exception]) -> Iterator[type[Exception]]:

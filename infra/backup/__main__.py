@@ -22,11 +22,11 @@ from infra.local.postgres import owner_of_data
 def main() -> int:
     options = _parser().parse_args()
     home = None if options.environment else Home(Path(options.home).absolute()) if options.home else default_home()
-    told = options.backups or os.environ.get("LAMINAR_BACKUP_DIR")
-    if not told and home is None:
+    folder = options.backups or os.environ.get("LAMINAR_BACKUP_DIR")
+    if not folder and home is None:
         print("error: set --backups or LAMINAR_BACKUP_DIR to the folder for backups", file=sys.stderr)
         return 2
-    repository = Repository(Path(told).absolute() if told else _of(home).folder / "backups")
+    repository = Repository(Path(folder).absolute() if folder else _of(home).folder / "backups")
     try:
         _run(options, home, repository)
     except (BackupError, LocalError) as error:

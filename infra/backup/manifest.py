@@ -42,8 +42,8 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        told: dict[str, Any] = json.loads(path.read_text())
-        return cls(**told)
+        fields: dict[str, Any] = json.loads(path.read_text())
+        return cls(**fields)
 
     @property
     def finished(self) -> datetime:

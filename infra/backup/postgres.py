@@ -128,11 +128,11 @@ class Server:
         options.pop("password", None)
         with self._connected() as db:
             is_encrypted, host = db.pgconn.ssl_in_use, db.info.host
-            told = (db.info.hostaddr or host, db.info.port)
+            address = (db.info.hostaddr or host, db.info.port)
         if not is_encrypted:
             yield psycopg.conninfo.make_conninfo("", **options)
             return
-        with socket_before(*told, options, name=host) as place:
+        with socket_before(*address, options, name=host) as place:
             kept = {name: each for name, each in options.items() if not name.startswith(("ssl", "hostaddr", "channel"))}
             yield psycopg.conninfo.make_conninfo("", **kept | dict(place))
 

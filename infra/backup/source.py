@@ -83,8 +83,8 @@ def source_of_environment(values: Mapping[str, str]) -> Source:
 
 
 def replicating_url(values: Mapping[str, str]) -> str:
-    told = values.get("LAMINAR_BACKUP_DATABASE_URL") or _itself(values)
-    return database_address(told, values.get("LAMINAR_CA_FILE", ""))
+    url = values.get("LAMINAR_BACKUP_DATABASE_URL") or _itself(values)
+    return database_address(url, values.get("LAMINAR_CA_FILE", ""))
 
 
 def _itself(values: Mapping[str, str]) -> str:
@@ -96,11 +96,11 @@ def _secrets(values: Mapping[str, str], site: Path) -> dict[str, str]:
     secrets = {name: values[f"LAMINAR_{name}"] for name in SECRETS if values.get(f"LAMINAR_{name}")}
     secrets |= {name: values[name] for name in KEYS if values.get(name)}
     for name in SECRET_FILES:
-        told = values.get(f"LAMINAR_{name}") or ""
-        if name == "AUDIT_KEY_FILE" and not told:
-            told = str(site / "audit" / "signing_key.pem")
-        if told and Path(told).is_file():
-            secrets[name] = Path(told).read_text()
+        path = values.get(f"LAMINAR_{name}") or ""
+        if name == "AUDIT_KEY_FILE" and not path:
+            path = str(site / "audit" / "signing_key.pem")
+        if path and Path(path).is_file():
+            secrets[name] = Path(path).read_text()
     for name in SECRET_FOLDERS:
         folder = Path(values.get(f"LAMINAR_{name}") or os.devnull)
         if folder.is_dir():
@@ -119,8 +119,8 @@ def restore_secrets(repository: Repository, id: str, home: Home, *, tell: Callab
     if not file.is_file():
         tell(f"no secrets in {file}: those of {home.secrets_folder} are used, or new ones made")
         return
-    told: dict[str, str] = json.loads(file.read_text())
-    for name, text in told.items():
+    secrets_by_name: dict[str, str] = json.loads(file.read_text())
+    for name, text in secrets_by_name.items():
         to = key if name == "AUDIT_KEY_FILE" else home.secrets_folder / name
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -134,20 +134,20 @@ def restore_audit_key(
     file, key = repository.secrets / f"{id}.json", site / "audit" / "signing_key.pem"
     if key.exists() or os.environ.get("LAMINAR_AUDIT_KEY_FILE"):
         return
-    told: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
-    if "AUDIT_KEY_FILE" not in told:
+    secrets_by_name: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
+    if "AUDIT_KEY_FILE" not in secrets_by_name:
         tell(f"no key of the audit log in {file}: a new one will be made, and does not vouch for the anchors of before")
         return
     key.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_private(key, told["AUDIT_KEY_FILE"])
+    write_private(key, secrets_by_name["AUDIT_KEY_FILE"])
     if owner is not None:
         for path in (key.parent, key):
             os.chown(path, owner, owner)
 
 
 def _apart(values: Mapping[str, str], site: Path) -> Path | None:
-    told = values.get("LAMINAR_AUDIT_DIR")
-    return Path(told) if told and site not in Path(told).parents else None
+    folder = values.get("LAMINAR_AUDIT_DIR")
+    return Path(folder) if folder and site not in Path(folder).parents else None
 
 
 def _bucket(values: Mapping[str, str], store: Path) -> ObjectStore | None:

@@ -68,11 +68,11 @@ def ray_node() -> None:
 def background(part: str) -> None:
     """By what it last did: a process that is stopped is there, too."""
     from backend.environment import read_environment  # the image of the nodes has no backend
-    from backend.listening import CannotHear, silence_of
+    from backend.listening import HeartbeatUnknown, silence_of
 
     try:
         silence = silence_of(part, read_environment())
-    except CannotHear as error:
+    except HeartbeatUnknown as error:
         raise Unwell(str(error)) from error
     if silence:
         raise Silent(silence)

@@ -145,7 +145,7 @@ def read_json(file: Path) -> Mapping[str, Any] | None:
     return content
 
 
-def taken_from_the_shell() -> dict[str, str]:
+def shell_variables() -> dict[str, str]:
     """The part of its starter's environment that every process of the site has. A variable named after us or after Ray
     is set here or not at all.
 

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.local.home import Home, taken_from_the_shell
+from infra.local.home import Home, shell_variables
 from infra.local.http_health import responds
 
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
@@ -63,7 +63,7 @@ class RayHead:
     def environment(self) -> dict[str, str]:
         python = Path(self.home.alias_of(sys.executable))
         return {
-            **taken_from_the_shell(),
+            **shell_variables(),
             "PATH": f"{python.parent}:{os.environ.get('PATH', '')}",
             "VIRTUAL_ENV": str(python.parent.parent),
             "PYTHONPATH": str(self.home.project_alias),

@@ -16,7 +16,7 @@ import psycopg
 
 from backend.environment import OPTIONAL
 from backend.pulses import AGES, BEAT, CANARY, LATE_AFTER_S
-from infra.local.home import HOME_MARKER, PROJECT, SERVICE_MARKER, Home, taken_from_the_shell
+from infra.local.home import HOME_MARKER, PROJECT, SERVICE_MARKER, Home, shell_variables
 from infra.local.http_health import responds
 from infra.local.postgres import Postgres
 from infra.local.ray_head import RayHead
@@ -76,7 +76,7 @@ class Site:
     def control_environment(self) -> dict[str, str]:
         """The variables that backend/environment.py reads."""
         return {
-            **taken_from_the_shell(),
+            **shell_variables(),
             "PYTHONPATH": str(PROJECT),
             "DJANGO_SETTINGS_MODULE": "backend.settings",
             "LAMINAR_DATABASE_URL": self.postgres.url(),

@@ -56,10 +56,10 @@ def not_ready(rows: Mapping[str, Mapping[str, Any]], wanted: set[str]) -> str:
     missing = []
     for name in sorted(wanted):
         state: Mapping[str, Any] = rows[name]["State"] if name in rows else {"Status": "not there"}
-        told = state.get("Health", {}).get("Status") or state["Status"]
+        status = state.get("Health", {}).get("Status") or state["Status"]
         is_done = state["Status"] == "exited" and state.get("ExitCode") == 0
-        if told not in ("healthy", "running") and not is_done:
-            missing.append(f"{name} {told}")
+        if status not in ("healthy", "running") and not is_done:
+            missing.append(f"{name} {status}")
     return ", ".join(missing)
 
 

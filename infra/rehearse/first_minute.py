@@ -33,8 +33,8 @@ def run(work: Work) -> None:
     with stage("internal addresses refuse requests from outside"):
         check_closed(work)
     with stage("manage.py doctor"):
-        told = manage(work, "doctor")
-    for warning in re.findall(r"^ +warning +(.*)$", told, re.MULTILINE):
+        report = manage(work, "doctor")
+    for warning in re.findall(r"^ +warning +(.*)$", report, re.MULTILINE):
         say(f"  ({warning})")
 
 
@@ -70,8 +70,8 @@ def _fill_in(browser: httpx.Client, address: str, fields: Mapping[str, str | lis
     found = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', form.text)
     if form.status_code != 200 or found is None:
         raise Refusal(f"{form.url.path}: answered {form.status_code}, without a form")
-    told = {**fields, "csrfmiddlewaretoken": found[1]}
-    answer = browser.post(str(form.url), data=told, headers={"Referer": str(form.url)})
+    values = {**fields, "csrfmiddlewaretoken": found[1]}
+    answer = browser.post(str(form.url), data=values, headers={"Referer": str(form.url)})
     if answer.status_code != 200:
         raise Refusal(f"{form.url.path}, filled in: answered {answer.status_code}")
     return answer.text

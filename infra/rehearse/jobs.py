@@ -9,7 +9,7 @@ from typing import Any
 from infra.local.home import PROJECT
 from infra.rehearse.container_engine import containers
 from infra.rehearse.first_minute import visitor
-from infra.rehearse.site import STORE, ask_bucket, value_of
+from infra.rehearse.site import STORE, list_bucket, value_of
 from infra.rehearse.work import Work, stage
 from infra.setup.terminal import Refusal, say
 from tests.e2e.customer import Customer
@@ -43,9 +43,9 @@ def run(work: Work) -> None:
 @contextmanager
 def customer(work: Work) -> Iterator[Customer]:
     """The first person, with the key that the first minute made."""
-    told = json.loads(work.customer.read_text())
-    with visitor(work, {"Authorization": f"Bearer {told['key']}"}) as client:
-        yield Customer(client=client, project=told["project"], patience_s=PATIENCE_S)
+    customer_file = json.loads(work.customer.read_text())
+    with visitor(work, {"Authorization": f"Bearer {customer_file['key']}"}) as client:
+        yield Customer(client=client, project=customer_file["project"], patience_s=PATIENCE_S)
 
 
 def ended(person: Customer, job: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def database(work: Work) -> str:
 
 
 def objects(work: Work) -> list[str]:
-    listing = ask_bucket(work, "GET", **{"list-type": "2"})
+    listing = list_bucket(work, "GET", **{"list-type": "2"})
     return re.findall(r"<Key>([^<]*checkpoint[^<]*)</Key>", listing.text)
 
 

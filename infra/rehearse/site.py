@@ -102,7 +102,7 @@ def start_bucket(work: Work) -> None:
             until(lambda: "" if _has_bucket(work) else "no answer", within_s=120, what="moto")
 
 
-def ask_bucket(work: Work, method: str, **query: str) -> httpx.Response:
+def list_bucket(work: Work, method: str, **query: str) -> httpx.Response:
     believed = ssl.create_default_context(cafile=work.certificate)
     address = f"{STORE['LAMINAR_STORE_ENDPOINT']}/{BUCKET}"
     return httpx.request(method, address, params=query, verify=believed, timeout=30)
@@ -110,6 +110,6 @@ def ask_bucket(work: Work, method: str, **query: str) -> httpx.Response:
 
 def _has_bucket(work: Work) -> bool:
     try:
-        return ask_bucket(work, "PUT").status_code in (200, 409)
+        return list_bucket(work, "PUT").status_code in (200, 409)
     except httpx.TransportError:
         return False

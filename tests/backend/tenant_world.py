@@ -320,7 +320,7 @@ PAGES: Final[dict[str, Page]] = {
     "evaluate_checkpoint": Page(method="POST", form=lambda world: {"token": "a" * 24}, may=WORKERS, asks=True),
     "environments": Page(),
     "queue": Page(),
-    "ask_for_quota": Page(
+    "request_quota": Page(
         method="POST",
         form=lambda world: {"pool": world.ids["pool_id"], "wanted": "9", "reason": "A sweep"},
         may=WORKERS,

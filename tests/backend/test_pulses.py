@@ -17,7 +17,7 @@ from backend.background_call import CallResult
 from backend.celery import _note_tick, app
 from backend.disks import Room
 from backend.environment import Environment
-from backend.listening import CannotHear, silence_of
+from backend.listening import HeartbeatUnknown, silence_of
 from backend.pulses import BEAT, CANARY, LATE_AFTER_S, ages
 
 
@@ -89,7 +89,7 @@ def test_silence_needs_a_working_path_of_heartbeats(ours: Environment) -> None:
         ("beat", replace(ours, broker_url="redis://127.0.0.1:1/0")),
         ("beat", replace(ours, database_url="postgresql://x:x@127.0.0.1:1/x")),
     ):
-        with pytest.raises(CannotHear):
+        with pytest.raises(HeartbeatUnknown):
             silence_of(part, lacks)
 
 

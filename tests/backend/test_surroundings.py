@@ -13,7 +13,7 @@ from django.test import Client
 from backend import health
 from backend.clock import database_now
 from backend.operating import status
-from backend.operating.background import look_at_store
+from backend.operating.background import check_store
 from backend.operating.checks.findings import Finding, good
 from backend.operating.checks.store import READS_NOT
 from backend.operating.models import Examination
@@ -87,12 +87,12 @@ class TestStore:
         return found
 
     def test_it_is_as_the_workers_tick_found_it(self, ready: Callable[[], Any], found: list[Finding]) -> None:
-        look_at_store()
+        check_store()
         assert ready()["store"] is True
         found[:] = [READS_NOT.found("s3://our-bucket/x: AccessDenied")]
         before = database_now() - timedelta(seconds=40)
         Examination.objects.update(began_at=before, ended_at=before)
-        look_at_store()
+        check_store()
         report = ready()
         assert report["store"] is False and "our-bucket" not in str(report)
         assert [each for each in report["warnings"] if each.startswith("store: fails to write")]
@@ -100,7 +100,7 @@ class TestStore:
     def test_a_look_that_does_not_come_back_is_a_store_that_hangs(
         self, ready: Callable[[], Any], found: list[Finding]
     ) -> None:
-        look_at_store()
+        check_store()
         long_ago = database_now() - timedelta(minutes=5)
         Examination.objects.update(began_at=long_ago, ended_at=long_ago)
         assert ready()["store"] is None, "no probe is running"
@@ -108,7 +108,7 @@ class TestStore:
         assert ready()["store"] is False
 
     def test_the_real_one_is_looked_at(self, ready: Callable[[], Any]) -> None:
-        look_at_store()
+        check_store()
         assert ready()["store"] is True
 
 

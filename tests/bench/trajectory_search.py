@@ -102,12 +102,12 @@ def fill(ours: Any, theirs: Any, texts: Sequence[str], num: int) -> None:
     from django.db import connection
 
     from backend.telemetry.fulltext.indexing import mark_of_job, mark_of_team
-    from backend.telemetry.fulltext.said import pack_texts, said_by
+    from backend.telemetry.fulltext.searched_texts import pack_texts, searched_texts
     from backend.telemetry.fulltext.words import kept_words
     from backend.telemetry.models import Trajectory
     from backend.telemetry.trajectories import MOST_SHOWN
 
-    said = [said_by(sample_of(text, 0)) for text in texts]
+    said = [searched_texts(sample_of(text, 0)) for text in texts]
     made = [(kept_words([each.text for each in parts], ()), pack_texts(parts)) for parts in said]
     fields = {"attempt": 1, "sample": 0, "version": 1, "staleness": 0, "num_tokens": 2_000}
     for first in range(0, num, 1_000):
@@ -159,13 +159,13 @@ def searched_ms(job: Any, typed: str) -> list[float]:
     """All that the route does but for the request itself."""
     from backend.telemetry.fulltext.finding import passages_of
     from backend.telemetry.fulltext.question import question_of
-    from backend.telemetry.trajectory_search import Wanted, trajectories_found
+    from backend.telemetry.trajectory_search import Wanted, search_trajectories
 
     took = []
     for _ in range(RUNS):
         began = time.perf_counter()
         question = question_of(typed)
-        found, _ = trajectories_found(job, Wanted(question=question), limit=20)
+        found, _ = search_trajectories(job, Wanted(question=question), limit=20)
         passages_of(found, question)
         took.append((time.perf_counter() - began) * 1_000)
     return took

@@ -89,7 +89,7 @@ def _fetch(site: Site, asset_id: str, folder: Path) -> None:
     assert ordered is not None, "the spec names it"
     source = Source(control_url=site.url, token=ordered.token)
     folder.mkdir()
-    source.fill(folder, asset.pk, source.manifest(asset.pk, asset.sha256), still_here=lambda: None)
+    source.fill(folder, asset.pk, source.manifest(asset.pk, asset.sha256), report_progress=lambda: None)
 
 
 @contextmanager

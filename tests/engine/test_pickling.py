@@ -47,14 +47,14 @@ GROWTH = Growth(
     weights=WeightsId(0, 2),
     ordinals=Ints.of([3]),
     samples=Ints.of([1]),
-    tellings=Ints.of([7]),
+    sample_runs=Ints.of([7]),
     marks=Ints.of([0]),
     since=Ints.of([20]),
     num_new=Ints.of([1]),
-    said=b"12345678",
+    packed_tokens=b"12345678",
 )
 PROGRESS = SampleProgress(
-    key=KEY, num_tokens=2, runs=(VersionRun(weights=WeightsId(0, 2), num_tokens=2),), said=b"1" * 16
+    key=KEY, num_tokens=2, runs=(VersionRun(weights=WeightsId(0, 2), num_tokens=2),), packed_tokens=b"1" * 16
 )
 STREAMED = ProgressStreamed(replica=1, incarnation=0, serial=2, progress=(PROGRESS,), growth=(GROWTH,))
 GRANTED = WorkGranted(incarnation=0, tasks=(GroupTask(key=KEY.group, samples=(1,), progress=(PROGRESS,)),))
@@ -67,7 +67,7 @@ GRANTED = WorkGranted(incarnation=0, tasks=(GroupTask(key=KEY.group, samples=(1,
         TRAJECTORY,
         replace(TRAJECTORY, failure=Failure(kind="error", reason="x")),
         ASK,
-        Answer(id=ASK.id, said=PROMPT),
+        Answer(id=ASK.id, result=PROMPT),
         STREAMED,
         GRANTED,
     ],

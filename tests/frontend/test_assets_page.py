@@ -9,7 +9,7 @@ from django.test import Client
 from backend.accounts.models import Team, User
 from backend.assets.models import Asset, AssetFile, AssetPart
 from backend.assets.storage import set_storage
-from backend.operating.found_assets import keep_found
+from backend.operating.node_assets import keep_found
 from engine.spec.asset_manifest import PART_BYTES
 from engine.spec.node_report import NodeReport
 from tests.backend.conftest import given_asset

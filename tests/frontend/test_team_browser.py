@@ -20,7 +20,7 @@ NO_PAGES = {
     "team_rules",
     "new_service_account",
     "set_limit",
-    "ask_for_quota",
+    "request_quota",
     "operator_new_pool",
     "operator_announce",
 }

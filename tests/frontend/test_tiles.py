@@ -166,15 +166,15 @@ class TestHeldOut:
         assert self.told(job)[:3] == ("0.25", "0.75", "+0.50")
 
     def test_a_reward_that_was_not_trusted_is_told(self, job: Job) -> None:
-        assert tiles_of(job, now=NOW).reward_words == "of the training batch"
+        assert tiles_of(job, now=NOW).reward_text == "of the training batch"
         self.measured(job, (1, 3, 0.125), name=UNTRUSTED)
-        assert tiles_of(job, now=NOW).reward_words == "of the training batch; 12.5 % not trusted, not trained on"
+        assert tiles_of(job, now=NOW).reward_text == "of the training batch; 12.5 % not trusted, not trained on"
 
     def test_segments_are_told_where_a_trajectory_has_several(self, job: Job) -> None:
         self.measured(job, (1, 3, 1.0), name=SEGMENTS)
-        assert tiles_of(job, now=NOW).reward_words == "of the training batch"
+        assert tiles_of(job, now=NOW).reward_text == "of the training batch"
         self.measured(job, (4, 5, 2.25), name=SEGMENTS)
-        assert tiles_of(job, now=NOW).reward_words == "of the training batch; 2.25 segments per trajectory"
+        assert tiles_of(job, now=NOW).reward_text == "of the training batch; 2.25 segments per trajectory"
 
     def test_it_costs_one_trip_however_long_the_job_ran(self, job: Job) -> None:
         for name in (HELD_OUT, REWARD, STEP_S):

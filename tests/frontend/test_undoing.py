@@ -17,12 +17,12 @@ from backend.budgets.models import SpendingLimit, Unit
 from backend.checkpoints.models import Retention
 from backend.checkpoints.registry import promote
 from backend.jobs.models import Job
-from backend.pages.operator.ways_back import money_back
-from backend.pages.undoing import WayBack, undo_of
+from backend.pages.operator.undo_forms import undo_money
+from backend.pages.undoing import UndoForm, undo_of
 from backend.pools.models import Budget, TeamQuota
 from backend.webhooks.models import WebhookEndpoint
 from tests.frontend import seed
-from tests.frontend.job.saying import saved
+from tests.frontend.job.driver_facts import saved
 from tests.frontend.seed import World
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +31,7 @@ FORM: Final = "application/x-www-form-urlencoded"
 AsUser = Callable[[User], Client]
 
 
-def done(client: Client, address: str, fields: dict[str, str]) -> tuple[str, WayBack | None]:
+def done(client: Client, address: str, fields: dict[str, str]) -> tuple[str, UndoForm | None]:
     """The message on the next page, and its Undo."""
     answer = client.post(address, urlencode(fields), FORM)
     assert answer.status_code == 302, answer.content
@@ -40,7 +40,7 @@ def done(client: Client, address: str, fields: dict[str, str]) -> tuple[str, Way
     return str(message), undo_of(message)
 
 
-def undone(client: Client, way: WayBack | None) -> tuple[str, WayBack | None]:
+def undone(client: Client, way: UndoForm | None) -> tuple[str, UndoForm | None]:
     assert way is not None
     return done(client, way.address, dict(way.fields))
 
@@ -170,7 +170,7 @@ def test_operators_undo_quotas_priorities_and_budgets(operator: Client, world: W
 
 
 def test_an_act_that_changed_nothing_has_no_way_back(owner: Client, operator: Client, world: World) -> None:
-    def twice(client: Client, address: str, fields: dict[str, str], version: int) -> WayBack | None:
+    def twice(client: Client, address: str, fields: dict[str, str], version: int) -> UndoForm | None:
         """The second change, under the version that the first one left."""
         done(client, address, fields)
         return done(client, address, fields | {"version": etag_of(version)})[1]
@@ -187,6 +187,6 @@ def test_an_act_that_changed_nothing_has_no_way_back(owner: Client, operator: Cl
     _, way = done(operator, budget, {"hours": "", "version": etag_of(2)})
     assert way is not None, "nothing at all is not no limit"
     five, six = (SpendingLimit(team=world.team, unit=Unit.MONEY, amount=Decimal(each), version=1) for each in (5, 6))
-    assert money_back(world.team, five, five) is None and money_back(world.team, five, six) is not None
+    assert undo_money(world.team, five, five) is None and undo_money(world.team, five, six) is not None
     limit = {"whose": f"project:{world.project.pk}", "unit": "device_seconds", "amount": "2"}
     assert twice(owner, reverse("set_limit"), limit, 1) is None

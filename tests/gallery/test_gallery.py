@@ -19,8 +19,8 @@ NO_PAGES = {"job_live", "job_series", "client_wheel"}
 
 
 def test_every_page_that_is_looked_at_has_an_entry() -> None:
-    looked_at = {name for name, page in PAGES.items() if page.method == "GET" or page.asks} | OPEN_PAGES
-    assert looked_at - NO_PAGES <= {entry.page for entry in ENTRIES}
+    checked_view = {name for name, page in PAGES.items() if page.method == "GET" or page.asks} | OPEN_PAGES
+    assert checked_view - NO_PAGES <= {entry.page for entry in ENTRIES}
 
 
 def test_every_declared_state_and_refusal_has_an_entry() -> None:

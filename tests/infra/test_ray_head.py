@@ -17,8 +17,8 @@ import pytest
 from django.conf import settings
 
 from backend.jobs.attempts.launcher import RayLauncher, SubmissionStatus
-from backend.operating.checks.nodes import look_at_nodes
-from backend.operating.ray_cluster import dashboard_of, devices_of, takes_strangers
+from backend.operating.checks.nodes import check_nodes
+from backend.operating.ray_cluster import accepts_unauthenticated, dashboard_of, devices_of
 from backend.pools.clusters.addresses import RayAddress
 from backend.pools.clusters.dashboard import RayRefused
 from engine.node import sandbox_here
@@ -192,8 +192,8 @@ def test_doctor_sees_rays_version_devices_and_nodes(site: Site) -> None:
     )  # fmt: skip
     ray = dashboard_of(RayAddress(), ours)
     assert f"ray=={ray.version()} " in (PROJECT / "infra/locks/engine.txt").read_text()
-    assert devices_of(ray.hosts()) == (8, "cpu") and not takes_strangers(site.ray.url)
-    found = list(look_at_nodes(ours))
+    assert devices_of(ray.hosts()) == (8, "cpu") and not accepts_unauthenticated(site.ray.url)
+    found = list(check_nodes(ours))
     assert {finding.fault for finding in found} - {"nodes.sandbox"} == {"nodes.control"}, found
     assert not list((site.home.store / "jobs").glob("doctor-*"))
     headers = {"Authorization": f"Bearer {site.home.secret('ray')}"}

@@ -39,7 +39,7 @@ def last_step_at(run: Run) -> float:
 
 
 @dataclass(slots=True, kw_only=True)
-class Telling:
+class TextFolder:
     """The facts of a run so far."""
 
     steps: int
@@ -102,12 +102,12 @@ def judged_as_told(run: Run) -> Iterator[Look]:
     recording = recording_of(run)
     spec = recording["spec"]
     bound = spec["schedule"]["max_staleness"]
-    telling = Telling(steps=spec["training"]["steps"], bound=8 if bound is None else bound)
-    looked_at = 0.0
+    telling = TextFolder(steps=spec["training"]["steps"], bound=8 if bound is None else bound)
+    checked_view = 0.0
     for at, *fact in recording["facts"]:
-        while at - looked_at > LOOKED_AT_EVERY_S:
-            looked_at += LOOKED_AT_EVERY_S
-            yield Look(at_s=looked_at, step=telling.step, found=telling.judged(looked_at))
+        while at - checked_view > LOOKED_AT_EVERY_S:
+            checked_view += LOOKED_AT_EVERY_S
+            yield Look(at_s=checked_view, step=telling.step, found=telling.judged(checked_view))
         telling.hear(at, *fact)
-        looked_at = at
+        checked_view = at
         yield Look(at_s=at, step=telling.step, found=telling.judged(at))

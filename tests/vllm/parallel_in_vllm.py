@@ -23,7 +23,7 @@ from engine.inference.vllm.start import NO_ADAPTERS, AdapterRoom
 from engine.models.loading import load_decoder, model_tensors
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
-from engine.signs import Signs
+from engine.progress import LoopProgress
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.weights.open_file import OpenFile
 from engine.weights.port import WeightVersion
@@ -53,8 +53,8 @@ class TwoWorkers:
 
     def __init__(self, folder: Path, adapters: AdapterRoom = NO_ADAPTERS) -> None:
         options: dict[str, Any] = {"max_batch": 8, "device": "cpu", "kv_tokens": 2_048}
-        self.signs = Signs()
-        with self.signs.heard_here():  # after this block, all signs are the workers'
+        self.signs = LoopProgress()
+        with self.signs.attached():  # after this block, all signs are the workers'
             self.engine = VllmRolloutEngine(folder, **options, num_devices=2, adapters=adapters)
         self.pids: list[int] = self.rpc(_pid)
         self.shared = {inode for pid in self.pids for inode in shared_memory_of(pid)}

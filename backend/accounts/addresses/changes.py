@@ -44,7 +44,7 @@ class SameAddress(Conflict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ChangeRequest:
     change: AddressChange
     token: str
     is_taken: bool
@@ -52,7 +52,7 @@ class Asked:
 
 
 @transaction.atomic
-def ask_for_change(user: User, after: str, *, now: datetime, by_operator: bool = False) -> Asked:
+def request_change(user: User, after: str, *, now: datetime, by_operator: bool = False) -> ChangeRequest:
     """Replaces an open request."""
     after = after.lower()
     user = User.objects.select_for_update(no_key=True).get(pk=user.pk)
@@ -70,7 +70,7 @@ def ask_for_change(user: User, after: str, *, now: datetime, by_operator: bool =
     )
     actor = "operator" if by_operator else ""
     record_done(user, "address.change_asked", now=now, data={"to": after}, actor=actor)
-    return Asked(change=change, token=token, is_taken=is_taken(after, besides=user))
+    return ChangeRequest(change=change, token=token, is_taken=is_taken(after, excluding=user))
 
 
 def open_change(user: User, *, now: datetime) -> AddressChange | None:
@@ -87,7 +87,7 @@ def confirm_change(token: str, user: User, *, now: datetime) -> AddressChange:
     """Raises `DeadLink`, also if another account uses the address by now."""
     user = User.objects.select_for_update(no_key=True).get(pk=user.pk)
     change = change_to_confirm(token, user, now=now)
-    if change is None or is_taken(change.after, besides=user):
+    if change is None or is_taken(change.after, excluding=user):
         raise DeadLink
     change.done_at = now
     change.save(update_fields=["done_at"])
@@ -137,7 +137,7 @@ def cancel_change(token: str, *, now: datetime) -> User:
     user.reset_links.filter(used_at=None).delete()
     user.set_unusable_password()  # a new hash ends all sessions
     user.save(update_fields=["password"])
-    if user.email.lower() != change.before and not is_taken(change.before, besides=user):
+    if user.email.lower() != change.before and not is_taken(change.before, excluding=user):
         move(user, change.before)
     data = {"asked": change.after, "is_now": user.email}
     record_done(user, "address.change_cancelled", now=now, data=data, actor="holder of the old address")

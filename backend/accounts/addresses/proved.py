@@ -30,10 +30,10 @@ def person_at(email: str) -> User | None:
     return row.user if row is not None and row.user.email.lower() == row.email else None
 
 
-def is_taken(email: str, *, besides: User | None = None) -> bool:
+def is_taken(email: str, *, excluding: User | None = None) -> bool:
     """True if another account has the address, verified or not."""
     others = User.objects.filter(email__iexact=email)
-    return others.exclude(pk=besides.pk).exists() if besides else others.exists()
+    return others.exclude(pk=excluding.pk).exists() if excluding else others.exists()
 
 
 @transaction.atomic

@@ -103,7 +103,7 @@ def post_team(request: HttpRequest, body: TeamWish) -> Status[TeamMade]:
 @router.get(
     "/operator/people", auth=MAY_OPERATE, response={200: Page[PersonOut]} | problems(404, 422), summary="List users"
 )
-def everybody(
+def list_people(
     request: HttpRequest,
     q: Annotated[Text | None, Query(max_length=120, description="Only addresses that contain this text.")] = None,
     after: Annotated[Text | None, Query(max_length=64, description="`next_cursor` of the previous page.")] = None,

@@ -22,7 +22,7 @@ LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TeamSeen:
+class TeamSummary:
     team: Team
     num_people: int
     num_owners: int
@@ -64,11 +64,11 @@ def the_team(team_id: str) -> Team:
     return team
 
 
-def all_teams() -> Sequence[TeamSeen]:
+def all_teams() -> Sequence[TeamSummary]:
     people = Count("memberships", filter=Q(memberships__user__is_service=False))
     owners = Count("memberships", filter=Q(memberships__role=Role.OWNER))
     rows = Team.objects.exclude(pk=SITE).annotate(num_people=people, num_owners=owners).order_by("name", "pk")
-    return [TeamSeen(team=row, num_people=row.num_people, num_owners=row.num_owners) for row in rows]
+    return [TeamSummary(team=row, num_people=row.num_people, num_owners=row.num_owners) for row in rows]
 
 
 def _invite(operator: Operator, team: Team, owner: str, now: datetime) -> tuple[Invitation, str]:

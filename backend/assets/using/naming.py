@@ -14,23 +14,23 @@ from backend.accounts.models import Team
 from backend.assets.models import Asset, AssetOrigin, AssetState, AssetUse
 from backend.assets.selectors import assets_of
 from backend.assets.using.tokens import asset_token
-from backend.jobs.attempts.library import FoundAsset
+from backend.jobs.attempts.asset_catalog import ResolvedAsset
 from backend.jobs.models import Job
 from engine.spec.control import OrderedAsset, OrderedAssets
 from engine.spec.named_assets import AssetKind, NamedAsset, reference_of
 
 
 class AssetsOfTeams:
-    def find(self, team: Team, project: str | None, named: Sequence[NamedAsset]) -> list[FoundAsset]:
+    def find(self, team: Team, project: str | None, named: Sequence[NamedAsset]) -> list[ResolvedAsset]:
         found = []
         for each in named:
-            asset = _resolve(team, project, each.kind, each.said)
+            asset = _resolve(team, project, each.kind, each.name)
             if asset is not None:
                 reference = f"{asset.name}@{asset.version}"
-                found.append(FoundAsset(pointer=each.pointer, id=asset.pk, reference=reference))
+                found.append(ResolvedAsset(pointer=each.pointer, id=asset.pk, reference=reference))
         return found
 
-    def keep(self, job: Job, found: Sequence[FoundAsset]) -> None:
+    def keep(self, job: Job, found: Sequence[ResolvedAsset]) -> None:
         AssetUse.objects.bulk_create(
             [AssetUse(job=job, asset_id=each.id, pointer=each.pointer) for each in found],
         )

@@ -139,7 +139,7 @@ def land(job: Job, *, actor: str, now: datetime, because: str = "") -> None:
     again = f" {lost} {'step' if lost == 1 else 'steps'} will be trained again." if lost else ""
     advance(
         job,
-        landing_of(job),
+        state_after_pause(job),
         actor=actor,
         now=now,
         reason=job.reason,
@@ -148,7 +148,7 @@ def land(job: Job, *, actor: str, now: datetime, because: str = "") -> None:
     )
 
 
-def landing_of(job: Job) -> JobState:
+def state_after_pause(job: Job) -> JobState:
     """Target state of a pausing job. A preempted job returns to the queue, wherever it started."""
     if job.target_state:
         return JobState(job.target_state)

@@ -29,7 +29,7 @@ class LastFact(BaseModel):
     at: datetime | None
 
 
-class SaidLine(BaseModel):
+class LastLine(BaseModel):
     at: datetime
     component: str
     level: str
@@ -44,7 +44,7 @@ class Evidence(BaseModel):
     step: int = 0
     last_fact: LastFact | None = None
     faults: list[str] = Field(default_factory=list, description="The last faults that the engine detected.")
-    lines: list[SaidLine] = Field(
+    lines: list[LastLine] = Field(
         default_factory=list,
         description="The last errors that each part of the job logged, oldest first; without errors, the last lines. "
         "The full log is at GET /jobs/{job_id}/logs.",
@@ -52,15 +52,15 @@ class Evidence(BaseModel):
     log_tail: str = Field("", description="The end of the driver's output, if Ray still had it.")
 
     @property
-    def by_component(self) -> dict[str, list[SaidLine]]:
+    def by_component(self) -> dict[str, list[LastLine]]:
         """The part with the newest line comes first."""
-        lines: dict[str, list[SaidLine]] = {}
+        lines: dict[str, list[LastLine]] = {}
         for line in reversed(self.lines):
             lines.setdefault(line.component, []).insert(0, line)
         return lines
 
 
-LastWords = Callable[[Job, int], Sequence[SaidLine]]
+LastWords = Callable[[Job, int], Sequence[LastLine]]
 """Takes a job and the number of an attempt."""
 last_words: Port[LastWords] = Port("the last lines of an attempt")
 """Telemetry, a layer above, stores the lines and provides this."""

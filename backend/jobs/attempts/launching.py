@@ -17,11 +17,11 @@ from django.db import transaction
 from pydantic import ValidationError
 
 from backend.clock import database_now
+from backend.jobs.attempts.asset_catalog import asset_catalog
 from backend.jobs.attempts.ending import KILLED, NOT_UNDERSTOOD, end_unlaunchable
 from backend.jobs.attempts.evidence import LONGEST_TAIL
 from backend.jobs.attempts.failures import add_log_tail
 from backend.jobs.attempts.launcher import Rays
-from backend.jobs.attempts.library import library
 from backend.jobs.attempts.tokens import token_of
 from backend.jobs.generation.left_behind import has_unknown_driver
 from backend.jobs.lifecycle import locked_job, next_cursor, record_event
@@ -122,7 +122,7 @@ def order_for(attempt: JobAttempt, *, avoiding: Sequence[str] = ()) -> AttemptOr
         "token": token_of(attempt),
         "resume_from": attempt.resume_from or None,
         "replicas": replicas_granted(attempt.job, spec),
-        "assets": library().order_for(attempt.job, attempt=attempt.n, fence=attempt.fence),
+        "assets": asset_catalog().order_for(attempt.job, attempt=attempt.n, fence=attempt.fence),
         "runtime_left_s": max(LEAST_RUNTIME_S, attempt.job.max_runtime_s - used_s),
         "pool": terms_of(attempt.job.pool, avoiding=avoiding),
     }

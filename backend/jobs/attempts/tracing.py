@@ -58,7 +58,7 @@ def spans_of(job: Job) -> Iterator[Span]:
         parent=None,
         began=job.created_at.timestamp(),
         ended=job.finished_at.timestamp(),
-        told={"laminar.state": job.state, "laminar.steps": job.step, "laminar.attempts": job.num_attempts},
+        attributes={"laminar.state": job.state, "laminar.steps": job.step, "laminar.attempts": job.num_attempts},
         events=[(event.at.timestamp(), event.type) for event in events if event.type != "state_changed"],
         is_failure=job.state == JobState.FAILED,
     )
@@ -77,4 +77,4 @@ def _stays(events: Sequence[JobEvent]) -> Iterator[Span]:
 
 def _span(name: str, of: tuple[str, int], began: datetime, ended: datetime, **values: int) -> Span:
     numbers = {f"laminar.{key}": value for key, value in values.items()}
-    return Span(name=name, of=of, began=began.timestamp(), ended=ended.timestamp(), told=numbers)
+    return Span(name=name, of=of, began=began.timestamp(), ended=ended.timestamp(), attributes=numbers)

@@ -37,7 +37,7 @@ def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
         if JobState.CANCELLED in moves:
             advance(job, JobState.CANCELLED, actor=actor, now=now, reason="user", message="Cancelled before it ran.")
         elif JobState.STOPPING in moves:
-            _ask_to_stop(job, actor=actor, now=now)
+            _request_stop(job, actor=actor, now=now)
         else:
             raise InvalidState(
                 f"A job that has {job.state} cannot be cancelled.",
@@ -81,7 +81,7 @@ def kill_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
     return job, True
 
 
-def _ask_to_stop(job: Job, *, actor: str, now: datetime) -> None:
+def _request_stop(job: Job, *, actor: str, now: datetime) -> None:
     ask_driver(job, "cancel", now=now)
     advance(
         job,

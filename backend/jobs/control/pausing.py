@@ -14,7 +14,7 @@ from django.db import transaction
 
 from backend.audit.services import record_action
 from backend.errors import InvalidState
-from backend.jobs.attempts.ending import PREEMPTED, landing_of
+from backend.jobs.attempts.ending import PREEMPTED, state_after_pause
 from backend.jobs.control_requests import ask_driver
 from backend.jobs.lifecycle import LEGAL_MOVES, advance, locked_job, record_event
 from backend.jobs.models import Job, JobState
@@ -24,7 +24,9 @@ def pause_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
     """Returns the job and whether this call changed anything. Raises `InvalidState`."""
     with transaction.atomic():
         job = locked_job(job_id)
-        if job.state == JobState.PAUSED or (job.state == JobState.PAUSING and landing_of(job) == JobState.PAUSED):
+        if job.state == JobState.PAUSED or (
+            job.state == JobState.PAUSING and state_after_pause(job) == JobState.PAUSED
+        ):
             return job, False
         if job.state == JobState.PAUSING:
             _stay_paused(job, actor=actor, now=now)
@@ -36,7 +38,7 @@ def pause_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
     return job, True
 
 
-def send_back(job_id: str, *, actor: str, now: datetime) -> Job:
+def requeue(job_id: str, *, actor: str, now: datetime) -> Job:
     """Requested by an operator: the job pauses at a checkpoint and resumes from its old place in the queue, on hosts
     that are not being drained. Raises `InvalidState`."""
     with transaction.atomic():

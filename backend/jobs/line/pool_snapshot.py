@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import F
 
-from backend.jobs.control_requests import jobs_asked
+from backend.jobs.control_requests import jobs_with_requests
 from backend.jobs.models import Job, JobState
 from backend.pools.budgets import budget_states, budgeted
 from backend.pools.clusters.drains import devices_out
@@ -90,7 +90,7 @@ def holders_of(pool: ResourcePool, purses: Purses = Purses()) -> list[HolderView
     for row in map(_Held._make, live.values_list(*_HELD_COLUMNS)):
         rows[row.job_id].append(row)
     sizes = _sizes(Job.objects.filter(pk__in=[job for job, held in rows.items() if held[0].is_elastic]))
-    busy = jobs_asked(rows)
+    busy = jobs_with_requests(rows)
     return [_holder(held, sizes.get(job, 0), purses, is_busy=job in busy) for job, held in rows.items()]
 
 

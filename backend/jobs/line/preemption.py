@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from backend.jobs.attempts.ending import PREEMPTED
 from backend.jobs.control.pausing import begin_pause
-from backend.jobs.control_requests import ask_driver, close_requests, jobs_asked
+from backend.jobs.control_requests import ask_driver, close_requests, jobs_with_requests
 from backend.jobs.lifecycle import record_event
 from backend.jobs.line.admission import add_replicas
 from backend.jobs.models import Job, JobState
@@ -59,7 +59,7 @@ def take_replicas(resize: Resize, *, now: datetime) -> bool:
 
 def give_replicas(resize: Resize, pool: ResourcePool, *, now: datetime) -> bool:
     job = _lock(resize.job)
-    if job is None or job.state != JobState.RUNNING or jobs_asked([job.pk]):
+    if job is None or job.state != JobState.RUNNING or jobs_with_requests([job.pk]):
         return False
     live = Reservation.objects.filter(job=job, role=ReservationRole.ELASTIC, released_at__isnull=True)
     more = resize.replicas - live.filter(reclaimed_at__isnull=True).count()

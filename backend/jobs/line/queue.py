@@ -36,7 +36,7 @@ class InLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSeen:
+class QueueView:
     holding: list[Holding]
     waiting: list[InLine]
     num_waiting: int
@@ -52,7 +52,7 @@ class QueueSeen:
     """When the scheduler last evaluated the whole queue; None while part of it is new."""
 
 
-def queue_seen_by(team: Team, pool: ResourcePool, *, only_mine: bool, limit: int, now: datetime) -> QueueSeen:
+def queue_view_of(team: Team, pool: ResourcePool, *, only_mine: bool, limit: int, now: datetime) -> QueueView:
     snapshot = read_snapshot(pool, now=now)
     view = snapshot.view
     balance = Balance.of(view, {job: kept for job, kept in view.claims.items() if job in snapshot.waiting})
@@ -66,7 +66,7 @@ def queue_seen_by(team: Team, pool: ResourcePool, *, only_mine: bool, limit: int
     known = balance.teams.get(team.pk)
     used = known.used if known else 0
     evaluated = [row.evaluated_at for row in snapshot.waiting.values()]
-    return QueueSeen(
+    return QueueView(
         holding=[
             Holding(job=mine.get(one.id), state=states.get(one.id, JobState.STOPPING), view=one)
             for one in sorted(view.holders, key=lambda one: (one.since, one.id))

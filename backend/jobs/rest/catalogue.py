@@ -13,7 +13,7 @@ from backend.errors import NotFound
 from backend.jobs.rest.representations import TemplateOut
 from backend.jobs.submitting.templates import Template, gallery
 from engine.spec.job import JobSpec
-from engine.spec.presets import as_said
+from engine.spec.presets import without_presets
 
 router = Router(tags=["Catalogue"])
 
@@ -38,4 +38,4 @@ def job_spec_schema(request: HttpRequest) -> dict[str, Any]:
 
 def _represent(template: Template) -> TemplateOut:
     spec = template.spec
-    return TemplateOut(name=template.name, title=spec.name, about=template.about, spec=as_said(spec))
+    return TemplateOut(name=template.name, title=spec.name, about=template.about, spec=without_presets(spec))

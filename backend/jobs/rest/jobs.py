@@ -35,11 +35,11 @@ from backend.jobs.rest.representations import (
     represent_job,
 )
 from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
+from backend.jobs.submitting.asset_names import resolve_assets
 from backend.jobs.submitting.costs import cost_of
 from backend.jobs.submitting.destination import destination_of, the_only_pool
 from backend.jobs.submitting.fitting import fit_of
-from backend.jobs.submitting.naming import looked_up
-from backend.jobs.submitting.presets import filled, in_force
+from backend.jobs.submitting.presets import active_presets, apply_presets
 from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.selectors import pools_of
@@ -118,8 +118,8 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     caller, now = caller_of(request), database_now()
     pool = the_only_pool(list(pools_of(caller.team)), body.pool)
     try:
-        spec, _ = looked_up(body.spec, caller.team, caller.key.project_id)
-        spec = filled(spec, caller.team, pool)
+        spec, _ = resolve_assets(body.spec, caller.team, caller.key.project_id)
+        spec = apply_presets(spec, caller.team, pool)
         refuse_spec(spec, caller.team, pool)
     except SpecRefused as refusal:
         raise refusal.under("/spec") from None
@@ -130,7 +130,7 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
         spec=spec.model_dump(mode="json"),
         presets=[
             PresetOut(path=each.path, value=each.value, reason=each.reason)
-            for each in in_force(spec, caller.team, pool)
+            for each in active_presets(spec, caller.team, pool)
         ],
         hints=[HintOut(path=each.path, message=each.message) for each in hints_of(spec)],
         pool=pool.name,

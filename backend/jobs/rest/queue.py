@@ -14,7 +14,7 @@ from backend.borders.types import PathId
 from backend.clock import database_now
 from backend.jobs.attempts.failures import FailureExplained, explain_failure
 from backend.jobs.line.explain import WaitExplained, explain_wait
-from backend.jobs.line.queue import ANOTHER_TEAM, Holding, InLine, QueueSeen, queue_seen_by
+from backend.jobs.line.queue import ANOTHER_TEAM, Holding, InLine, QueueView, queue_view_of
 from backend.jobs.models import Job, JobState
 from backend.jobs.selectors import the_job
 from backend.pools.models import ResourcePool
@@ -110,7 +110,7 @@ def queue(
     """Holders of devices, then queued jobs in the scheduler's order, up to `limit`."""
     team = caller_of(request).team
     pool = the_pool(pool_id, of=team)
-    seen = queue_seen_by(team, pool, only_mine=mine, limit=limit, now=database_now())
+    seen = queue_view_of(team, pool, only_mine=mine, limit=limit, now=database_now())
     return _represent_queue(pool, seen, team.name)
 
 
@@ -144,7 +144,7 @@ def _represent_wait(wait: WaitExplained) -> WaitOut:
     )
 
 
-def _represent_queue(pool: ResourcePool, seen: QueueSeen, team: str) -> QueueOut:
+def _represent_queue(pool: ResourcePool, seen: QueueView, team: str) -> QueueOut:
     return QueueOut(
         pool=pool.pk,
         name=pool.name,

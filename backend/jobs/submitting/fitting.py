@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from backend.accounts.models import Team
-from backend.jobs.attempts.library import library
+from backend.jobs.attempts.asset_catalog import asset_catalog
 from backend.pools.models import ResourcePool
 from engine.spec.fit.backends import backend_lines
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
@@ -105,7 +105,7 @@ def _public_shape(source: str) -> ModelShape | None:
 
 def _stored_shape(source: str, team: Team) -> ModelShape | None:
     """Shape of an uploaded or registered model."""
-    config = None if source in BUILT_IN_MODELS else library().config_of(team, source)
+    config = None if source in BUILT_IN_MODELS else asset_catalog().config_of(team, source)
     if config is None:
         return None
     try:

@@ -17,15 +17,15 @@ from engine.spec.presets_by_pool import PoolSize
 from engine.spec.vllm_label import has_vllm
 
 
-def filled(spec: JobSpec, team: Team, pool: ResourcePool, quotas: Sequence[TeamQuota] | None = None) -> JobSpec:
+def apply_presets(spec: JobSpec, team: Team, pool: ResourcePool, quotas: Sequence[TeamQuota] | None = None) -> JobSpec:
     """`quotas`: of all teams in the pool, if already read."""
     shape = shape_of(spec.model.source, team)
-    return presets.filled(spec, shape, None if shape is None else _size_of(pool, team, spec, quotas))
+    return presets.apply_presets(spec, shape, None if shape is None else _size_of(pool, team, spec, quotas))
 
 
-def in_force(spec: JobSpec, team: Team, pool: ResourcePool) -> tuple[Preset, ...]:
+def active_presets(spec: JobSpec, team: Team, pool: ResourcePool) -> tuple[Preset, ...]:
     shape = shape_of(spec.model.source, team)
-    return presets.in_force(spec, shape, None if shape is None else _size_of(pool, team, spec, None))
+    return presets.active_presets(spec, shape, None if shape is None else _size_of(pool, team, spec, None))
 
 
 def _size_of(pool: ResourcePool, team: Team, spec: JobSpec, quotas: Sequence[TeamQuota] | None) -> PoolSize | None:

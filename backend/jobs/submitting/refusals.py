@@ -8,7 +8,7 @@ from backend.jobs.attempts.resume_points import ResumePoint
 from backend.jobs.submitting.fitting import fit_of, shapes_of
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.pools.selectors import most_of, most_within
-from engine.spec.fit.dealing import why_not_dealt
+from engine.spec.fit.shards import why_not_shardable
 from engine.spec.job import JobSpec
 
 
@@ -50,7 +50,7 @@ def _refuse_sharding(spec: JobSpec, team: Team) -> None:
     shapes = shapes_of(spec, team) if spec.resources.devices_per_replica > 1 else None
     if shapes is None or not shapes.are_read:
         return
-    message = why_not_dealt(shapes.model, spec.resources.devices_per_replica)
+    message = why_not_shardable(shapes.model, spec.resources.devices_per_replica)
     if message is not None:
         pointer = "/resources/devices_per_replica"
         raise refused(f"{message}.", pointer=pointer, code="does_not_fit", message=message)

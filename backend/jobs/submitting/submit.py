@@ -16,13 +16,13 @@ from django.db import transaction
 from backend.accounts.models import ApiKey, Project, Team, User
 from backend.accounts.project_limits import refuse_other_project
 from backend.errors import FieldError, NotFound
-from backend.jobs.attempts.library import FoundAsset, library
+from backend.jobs.attempts.asset_catalog import ResolvedAsset, asset_catalog
 from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team
 from backend.jobs.lifecycle import begin
 from backend.jobs.models import Job, JobState
+from backend.jobs.submitting.asset_names import resolve_assets
 from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
-from backend.jobs.submitting.naming import looked_up
-from backend.jobs.submitting.presets import filled
+from backend.jobs.submitting.presets import apply_presets
 from backend.jobs.submitting.refusals import refuse_spec, refuse_start
 from backend.jobs.submitting.validation import needs_validation
 from backend.pools.decide import WaitingReason
@@ -47,7 +47,7 @@ class Admitted:
     """An accepted spec, with presets applied and the resolved versions of its assets."""
 
     spec: JobSpec
-    assets: list[FoundAsset]
+    assets: list[ResolvedAsset]
     start: ResumePoint | None
 
 
@@ -62,8 +62,8 @@ def look_at(
 ) -> Admitted:
     """Runs every check of a submission without creating anything. Raises `SpecRefused`, `NotFound`."""
     assert project.team_id == team.pk, "the project belongs to the team"
-    spec, assets = looked_up(spec, team, project.pk)
-    spec = filled(spec, team, pool, quotas)
+    spec, assets = resolve_assets(spec, team, project.pk)
+    spec = apply_presets(spec, team, pool, quotas)
     refuse_spec(spec, team, pool, quotas=quotas)
     return Admitted(spec=spec, assets=assets, start=_find_start(team, spec, start_from))
 
@@ -124,7 +124,7 @@ def submit_job(
             refuse_spec_over_ceiling(by.key, spec, now=now)
         begin(job, actor=by.actor, now=now, data={**details, **(data or {})})
         if assets:
-            library().keep(job, assets)
+            asset_catalog().keep(job, assets)
     return job
 
 

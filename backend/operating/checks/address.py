@@ -50,7 +50,7 @@ NO_PROXIES = Fault(
 )
 
 
-def look_at_addresses(environment: Environment) -> Iterator[Finding]:
+def check_addresses(environment: Environment) -> Iterator[Finding]:
     parts = urlsplit(environment.public_url)
     host = parts.hostname or ""
     if parts.scheme != "https" and not (is_near(host) and host):

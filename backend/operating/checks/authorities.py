@@ -45,7 +45,7 @@ NO_AUTHORITY = Fault(
 )
 
 
-def look_at_authorities(environment: Environment) -> Iterator[Finding]:
+def check_authorities(environment: Environment) -> Iterator[Finding]:
     if not environment.ca_file:
         yield good("no own authority: the public ones are trusted")
         return

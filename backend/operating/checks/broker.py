@@ -38,7 +38,7 @@ CANNOT_SAVE = Fault(
 FULL = Fault(name="broker.full", cure="Give it more memory (maxmemory), or find out why no worker empties its queues.")
 
 
-def look_at_broker(environment: Environment) -> Iterator[Finding]:
+def check_broker(environment: Environment) -> Iterator[Finding]:
     url = environment.broker_url
     client = redis.Redis.from_url(url, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S)
     try:

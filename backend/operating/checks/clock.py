@@ -20,7 +20,7 @@ APART = Fault(
 )
 
 
-def look_at_clock(environment: Environment) -> Iterator[Finding]:
+def check_clock(environment: Environment) -> Iterator[Finding]:
     """An unreachable Postgres is reported by its own check."""
     try:
         with psycopg.connect(environment.database_url, connect_timeout=_PATIENCE_S) as db:

@@ -32,7 +32,7 @@ SILENT = Fault(
 )
 
 
-def look_at_disks(environment: Environment) -> Iterator[Finding]:
+def check_disks(environment: Environment) -> Iterator[Finding]:
     for name, folder in (("LAMINAR_SITE_DIR", environment.site_dir), ("LAMINAR_STORE_DIR", environment.store_dir)):
         yield _check_folder(name, folder)
     try:

@@ -48,19 +48,19 @@ class Part:
 
 
 NEAR: Final[dict[str, Look]] = {
-    "This site": site.look_at_site,
-    "Certificates": authorities.look_at_authorities,
-    "Postgres": postgres.look_at_postgres,
-    "Valkey": broker.look_at_broker,
-    "Background work": work.look_at_work,
-    "Ray": ray.look_at_ray,
-    "Store": store.look_at_store,
-    "Disks": disks.look_at_disks,
-    "Mail": mail.look_at_mail,
-    "Clock": clock.look_at_clock,
-    "Addresses": address.look_at_addresses,
+    "This site": site.check_site,
+    "Certificates": authorities.check_authorities,
+    "Postgres": postgres.check_postgres,
+    "Valkey": broker.check_broker,
+    "Background work": work.check_work,
+    "Ray": ray.check_ray,
+    "Store": store.check_store,
+    "Disks": disks.check_disks,
+    "Mail": mail.check_mail,
+    "Clock": clock.check_clock,
+    "Addresses": address.check_addresses,
 }
-NODES: Final[dict[str, Look]] = {"Nodes of Ray": nodes.look_at_nodes}
+NODES: Final[dict[str, Look]] = {"Nodes of Ray": nodes.check_nodes}
 """Starts a job on the cluster."""
 _MODULES: Final[Sequence[ModuleType]] = (
     *(site, authorities, postgres, broker, work, ray, nodes, store, disks, mail, clock, address),
@@ -69,7 +69,7 @@ _MODULES: Final[Sequence[ModuleType]] = (
 
 def examine(environment: Environment, looks: dict[str, Look], *, send_to: str = "") -> Iterator[Part]:
     for title, look in looks.items():
-        chosen = partial(mail.look_at_mail, send_to=send_to) if look is mail.look_at_mail else look
+        chosen = partial(mail.check_mail, send_to=send_to) if look is mail.check_mail else look
         yield Part(title=title, findings=tuple(_run_check(chosen, environment)))
 
 

@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    told: str
+    observation: str
     verdict: Verdict = Verdict.GOOD
     fault: str = ""
     cure: str = ""
@@ -33,13 +33,15 @@ class Fault:
     cure: str
     verdict: Verdict = Verdict.WRONG
 
-    def found(self, told: str) -> Finding:
-        """`told`: the observation, in one line."""
-        return Finding(told=" ".join(told.split())[:400], verdict=self.verdict, fault=self.name, cure=self.cure)
+    def found(self, observation: str) -> Finding:
+        """`observation`: the observation, in one line."""
+        return Finding(
+            observation=" ".join(observation.split())[:400], verdict=self.verdict, fault=self.name, cure=self.cure
+        )
 
 
-def good(told: str) -> Finding:
-    return Finding(told=told)
+def good(observation: str) -> Finding:
+    return Finding(observation=observation)
 
 
 Look = Callable[[Environment], Iterator[Finding]]

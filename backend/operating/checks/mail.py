@@ -33,7 +33,7 @@ REFUSED = Fault(
 )
 
 
-def look_at_mail(environment: Environment, *, send_to: str = "") -> Iterator[Finding]:
+def check_mail(environment: Environment, *, send_to: str = "") -> Iterator[Finding]:
     if not environment.email_url:
         yield good("mail is not configured: invitation links are passed on by hand")
         return

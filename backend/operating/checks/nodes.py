@@ -21,14 +21,14 @@ from backend.disks import room_at
 from backend.environment import Environment
 from backend.operating.checks import clock, disks
 from backend.operating.checks.findings import Fault, Finding, Verdict, good
-from backend.operating.found_assets import keep_found
+from backend.operating.node_assets import keep_found
 from backend.operating.ray_cluster import dashboard_of, rays_of, run_on_head
 from backend.pools.clusters.addresses import RayAddress
 from backend.pools.clusters.dashboard import LauncherError
 from backend.site_notices import LEAST_FREE_BYTES
 from engine.spec.fit.need import gigabytes
 from engine.spec.fit.shared_memory import SETTINGS, shared_memory_need, size_setting
-from engine.spec.node_report import COMMAND, FoundAsset, NodeReport, NodeReports, spec_version
+from engine.spec.node_report import COMMAND, NodeAsset, NodeReport, NodeReports, spec_version
 
 WITHIN_S: Final = 120.0
 """It takes 10 s on an idle machine, mostly two imports of Ray, and many times that on a busy one."""
@@ -82,7 +82,7 @@ SHARED_MEMORY = Fault(
 )
 
 
-def look_at_nodes(environment: Environment) -> Iterator[Finding]:
+def check_nodes(environment: Environment) -> Iterator[Finding]:
     """A Ray that does not answer is reported by its own check."""
     token = token_hex(8)
     shown = _shown(environment.store_dir, token)
@@ -147,7 +147,7 @@ def _command(environment: Environment, token: str) -> str:
 
 
 def judge_node(
-    report: NodeReport, began: float, ended: float, *, runs_jobs: bool, largest: FoundAsset | None = None
+    report: NodeReport, began: float, ended: float, *, runs_jobs: bool, largest: NodeAsset | None = None
 ) -> Iterator[Finding]:
     """`largest`: of the models that lie on any node of this Ray."""
     name = f"node {report.address}"
@@ -174,7 +174,7 @@ def judge_node(
         yield good(f"{name}: store, reports, clock{' and sandbox' if runs_jobs else ''} are good; {versions}")
 
 
-def _judge_shared_memory(name: str, report: NodeReport, largest: FoundAsset) -> Iterator[Finding]:
+def _judge_shared_memory(name: str, report: NodeReport, largest: NodeAsset) -> Iterator[Finding]:
     needed = shared_memory_need(largest.num_bytes, object_store_bytes=report.object_store_bytes).num_bytes
     if report.shared_bytes < needed:
         model = f"{largest.name} ({gigabytes(largest.num_bytes)})"

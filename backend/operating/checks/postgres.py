@@ -64,7 +64,7 @@ UNMIGRATED = Fault(
 )
 
 
-def look_at_postgres(environment: Environment) -> Iterator[Finding]:
+def check_postgres(environment: Environment) -> Iterator[Finding]:
     """Checks the server that keeps sessions, which LISTEN and migrations use."""
     pooled, direct = environment.database_url, environment.database_direct_url
     setting = "LAMINAR_DATABASE_DIRECT_URL" if direct else "LAMINAR_DATABASE_URL"

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from backend.environment import Environment
 from backend.operating.checks.findings import Fault, Finding, Verdict, good
 from backend.operating.checks.near import is_near
-from backend.operating.ray_cluster import SiteRay, dashboard_of, devices_of, rays_of, takes_strangers
+from backend.operating.ray_cluster import SiteRay, accepts_unauthenticated, dashboard_of, devices_of, rays_of
 from backend.pools.clusters.dashboard import Dashboard, RayRefused, RayUnreachable
 from backend.pools.clusters.looks import RayHost, find
 
@@ -49,7 +49,7 @@ TOO_FEW = Fault(
 )
 
 
-def look_at_ray(environment: Environment) -> Iterator[Finding]:
+def check_ray(environment: Environment) -> Iterator[Finding]:
     """Checks the site's own Ray, and those of pools."""
     for ray in rays_of(environment):
         try:
@@ -66,7 +66,7 @@ def _check_ray(ray: SiteRay, dashboard: Dashboard) -> Iterator[Finding]:
     yield good(text) if version == OURS else OTHER_VERSION.found(f"{text}; expected {OURS}")
     yield (
         OPEN.found(f"{ray}: its Jobs API answers without a token")
-        if takes_strangers(ray.url)
+        if accepts_unauthenticated(ray.url)
         else good(f"{ray}: its Jobs API requires the token")
     )
     yield from judge_way(ray.url)

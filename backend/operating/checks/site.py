@@ -29,7 +29,7 @@ NO_SECOND_FACTOR = Fault(
 )
 
 
-def look_at_site(environment: Environment) -> Iterator[Finding]:
+def check_site(environment: Environment) -> Iterator[Finding]:
     yield DEBUG.found("LAMINAR_DEBUG is 1") if environment.debug else good("no tracebacks are shown")
     short = [name for name, text in _read_secrets(environment).items() if len(text) < _LEAST or len(set(text)) < 8]
     yield (

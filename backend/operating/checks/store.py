@@ -36,7 +36,7 @@ _asides: Final[defaultdict[str, BackgroundCall[list[Finding]]]] = defaultdict(
 )
 
 
-def look_at_store(environment: Environment) -> Iterator[Finding]:
+def check_store(environment: Environment) -> Iterator[Finding]:
     heard = _asides[_place(environment)].newest(lambda: list(_probe(environment)))
     if heard.silent_s is None:
         yield from heard.last or ()

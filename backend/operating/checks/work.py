@@ -40,7 +40,7 @@ BACKUP = Fault(
 )
 
 
-def look_at_work(environment: Environment) -> Iterator[Finding]:
+def check_work(environment: Environment) -> Iterator[Finding]:
     known = ages()
     for part, fault in (("beat", BEAT), ("worker", WORKER)):
         age = known.get(part)

@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from backend.accounts.addresses import changes
-from backend.accounts.addresses.telling import tell_of_move, tell_of_wish
+from backend.accounts.addresses.change_letters import mail_change_done, mail_change_request
 from backend.accounts.invitations import EMAIL
 from backend.accounts.letters import has_mail
 from backend.accounts.models import User
@@ -50,7 +50,7 @@ def address(request: HttpRequest) -> HttpResponse:
     if not take(bucket, str(user.pk), limit, window_s).allowed:
         return _show(request, user, wrong="Too many requests. Try again in an hour.", status=429)
     try:
-        sent = tell_of_wish(changes.ask_for_change(user, email, now=now))
+        sent = mail_change_request(changes.request_change(user, email, now=now))
     except Refusal as refusal:
         return _show(request, user, wrong=refusal.detail, status=refusal.status)
     if not sent:
@@ -74,7 +74,7 @@ def confirm(request: HttpRequest, token: str) -> HttpResponse:
         done = changes.confirm_change(token, user, now=now)
     except Refusal as refusal:
         return render(request, "account/link_dead.html", {"what": "address"}, status=refusal.status)
-    tell_of_move(done)
+    mail_change_done(done)
     messages.success(request, f"Address changed. Sign in with {done.after} from now on.")
     return redirect("account_email")
 

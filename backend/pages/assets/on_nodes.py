@@ -10,9 +10,9 @@ from datetime import datetime
 from backend.accounts.models import Team
 from backend.assets.models import Asset, AssetOrigin, AssetState
 from backend.assets.selectors import assets_of
-from backend.jobs.submitting.naming import looked_up
+from backend.jobs.submitting.asset_names import resolve_assets
 from backend.jobs.submitting.refusals import SpecRefused
-from backend.operating.found_assets import FoundOnNodes, OnNodes, found_on_nodes
+from backend.operating.node_assets import FoundOnNodes, OnNodes, found_on_nodes
 from engine.spec.job import JobSpec
 
 
@@ -59,7 +59,7 @@ def doubts_of(spec: JobSpec, team: Team, project_id: str, *, now: datetime) -> l
 
 def _doubts(spec: JobSpec, team: Team, project_id: str, now: datetime) -> Iterator[str]:
     try:
-        _, named = looked_up(spec, team, project_id)
+        _, named = resolve_assets(spec, team, project_id)
     except SpecRefused:
         return  # the form shows the error next to the field
     if not named:

@@ -26,8 +26,8 @@ from backend.checkpoints.uploads import uploads_of
 from backend.clock import database_now
 from backend.errors import Denied, Invalid, NotFound
 from backend.pages import curl
-from backend.pages.team_views import acting_in, address_of, done_and_told, frame_of
-from backend.pages.undoing import Done, WayBack
+from backend.pages.team_views import act_and_notify, acting_in, address_of, frame_of
+from backend.pages.undoing import Done, UndoForm
 
 LONGEST_NOTE: Final = 2_000
 
@@ -63,7 +63,7 @@ def change_model(request: HttpRequest, model_name: str) -> HttpResponse:
     change = _CHANGES.get(wanted)
     if change is None:
         raise Http404("This action does not exist for a model.")
-    is_done = done_and_told(request, lambda: change(acting, found, request.POST))
+    is_done = act_and_notify(request, lambda: change(acting, found, request.POST))
     if is_done and wanted == "remove":
         return redirect(address_of("assets", acting.team))
     return redirect(f"{reverse('model', args=[found.name])}?team={acting.team.pk}")
@@ -79,7 +79,7 @@ def _note(acting: Acting, found: RegisteredModel, sent: Mapping[str, str]) -> Do
         change_note(locked_version(version), note, actor=acting.name, now=database_now())
     address = f"{reverse('change_model', args=[found.name])}?team={acting.team.pk}"
     fields = {"act": "note", "number": str(version.number), "note": version.note}
-    undo = WayBack(address=address, fields=fields) if version.note != note else None
+    undo = UndoForm(address=address, fields=fields) if version.note != note else None
     return Done(f"Note on version {version.number} saved.", undo)
 
 

@@ -19,7 +19,7 @@ from backend.assets.selectors import assets_of
 from backend.assets.storage import storage_of
 from backend.checkpoints.selectors import models_of
 from backend.clock import database_now
-from backend.operating.found_assets import found_on_nodes
+from backend.operating.node_assets import found_on_nodes
 from backend.pages import curl
 from backend.pages.assets.on_nodes import entries_for_operators, where
 from backend.pages.team_views import acting_in, frame_of

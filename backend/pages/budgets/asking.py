@@ -13,7 +13,7 @@ from backend.accounts.acting import Acting
 from backend.borders.types import read_count
 from backend.clock import database_now
 from backend.errors import Invalid, NotFound
-from backend.pages.team_views import acting_in, address_of, done_and_told
+from backend.pages.team_views import act_and_notify, acting_in, address_of
 from backend.pools.models import ResourcePool
 from backend.pools.selectors import the_pool
 from backend.quota_requests.questions import ask, newest_question
@@ -27,7 +27,7 @@ def question_shown(acting: Acting, pool: ResourcePool, *, now: datetime) -> dict
 @require_POST
 @never_cache
 @login_required
-def ask_for_quota(request: HttpRequest) -> HttpResponse:
+def request_quota(request: HttpRequest) -> HttpResponse:
     acting = acting_in(request)
     try:
         pool = the_pool(request.POST.get("pool", ""), of=acting.team)
@@ -44,5 +44,5 @@ def ask_for_quota(request: HttpRequest) -> HttpResponse:
             raise Invalid(" ".join(refusal.sentences)) from None
         return "Request sent to the operators. Their answer appears here, and by email if this site sends mail."
 
-    done_and_told(request, act)
+    act_and_notify(request, act)
     return redirect(f"{address_of('queue', acting.team)}&pool={pool.pk}")

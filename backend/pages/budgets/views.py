@@ -18,13 +18,13 @@ from django.views.decorators.http import require_POST
 from backend.accounts.acting import Acting
 from backend.accounts.selectors import members_of, projects_of
 from backend.api.etags import etag_of
-from backend.budgets.limits import LimitSeen, limit_of, limits_of, set_limit
+from backend.budgets.limits import LimitView, limit_of, limits_of, set_limit
 from backend.budgets.models import SpendingLimit, Unit
 from backend.clock import database_now
 from backend.errors import Invalid
 from backend.pages.budgets.typed import SECONDS_AN_HOUR, amount_typed, as_typed
-from backend.pages.team_views import acting_in, address_of, done_and_told
-from backend.pages.undoing import Done, WayBack
+from backend.pages.team_views import act_and_notify, acting_in, address_of
+from backend.pages.undoing import Done, UndoForm
 from backend.usage.pricing.money import shown
 
 
@@ -45,7 +45,7 @@ class LimitShown:
     version: str
 
     @classmethod
-    def of(cls, seen: LimitSeen, currency: str) -> "LimitShown":
+    def of(cls, seen: LimitView, currency: str) -> "LimitShown":
         limit, scale = seen.limit, 1 if seen.limit.unit == Unit.MONEY else SECONDS_AN_HOUR
         spent = min(100.0, float(seen.percent))
         committed = float(100 * seen.committed / limit.amount) if limit.amount else 0.0
@@ -104,10 +104,10 @@ def set_one(request: HttpRequest) -> HttpResponse:
         fields = {"whose": f"{kind}:{name}", "version": etag_of(limit.version if limit else 0)}
         fields |= {"unit": before.unit if before else unit, "amount": as_typed(before)}
         is_as_before = (limit and limit.unit, as_typed(limit)) == (before and before.unit, as_typed(before))
-        way = WayBack(address=address_of("set_limit", acting.team), fields=fields)
+        way = UndoForm(address=address_of("set_limit", acting.team), fields=fields)
         return Done(message, None if is_as_before else way)
 
-    done_and_told(request, act)
+    act_and_notify(request, act)
     return redirect(address_of("usage", acting.team))
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from backend.accounts.models import Team
-from backend.jobs.line.queue import InLine, queue_seen_by
+from backend.jobs.line.queue import InLine, queue_view_of
 from backend.jobs.models import Job, JobState
 from backend.pages.queue_views import EXPLAINED_UNASKED, BudgetShown
 from backend.pools.budgets import budget_states
@@ -92,5 +92,5 @@ def _lines(teams: Sequence[Team], now: datetime) -> Iterator[Line]:
         for pool in ResourcePool.objects.filter(pk__in=list(ids)).order_by("name"):
             num = queued.filter(team=team, pool=pool).count()
             is_short = queued.filter(pool=pool).count() <= EXPLAINED_UNASKED
-            seen = queue_seen_by(team, pool, only_mine=True, limit=NUM_NEXT, now=now) if is_short else None
+            seen = queue_view_of(team, pool, only_mine=True, limit=NUM_NEXT, now=now) if is_short else None
             yield Line(team=team, pool=pool, num=num, first=seen.waiting if seen else ())

@@ -31,7 +31,7 @@ class Need:
     word: str
     title: str
     address: str
-    said: str
+    detail: str
     remedy: str = ""
     since: datetime | None = None
     act: str = ""
@@ -45,7 +45,7 @@ class Others:
     """A count of colleagues' jobs: the URL of their list, and the text."""
 
     address: str
-    said: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def _questions(user: User) -> Iterator[Need]:
             word="quota request",
             title=each.team.name,
             address=reverse("operator_questions"),
-            said=f"{each.wanted:,} devices of pool {each.pool.name}: {each.reason}",
+            detail=f"{each.wanted:,} devices of pool {each.pool.name}: {each.reason}",
             since=each.asked_at,
         )
 
@@ -112,7 +112,7 @@ def _alarms(jobs: Sequence[Job]) -> Iterator[Need]:
                 word=judged_job.first.word,
                 title=job.name,
                 address=reverse("job", args=[job.pk]),
-                said=judged_job.first.sentence,
+                detail=judged_job.first.sentence,
                 remedy=judged_job.first.remedy,
                 since=since.get(job.pk, judged_job.at),
                 job=job.pk,
@@ -127,7 +127,7 @@ def _failures(jobs: Sequence[Job], teams: set[str]) -> Iterator[Need]:
             word="failed",
             title=job.name,
             address=reverse("job", args=[job.pk]),
-            said=first_line or words.plain(job.failure_class, words.REASONS),
+            detail=first_line or words.plain(job.failure_class, words.REASONS),
             since=job.finished_at,
             act="retry_job" if job.team_id in teams else "",
             act_title="Retry",
@@ -145,7 +145,7 @@ def _rests(jobs: Sequence[Job], teams: set[str]) -> Iterator[Need]:
             word="paused",
             title=job.name,
             address=reverse("job", args=[job.pk]),
-            said=f"{done}. Holds no devices.",
+            detail=f"{done}. Holds no devices.",
             since=since.get(job.pk),
             act="resume_job" if job.team_id in teams else "",
             act_title="Resume",
@@ -160,6 +160,6 @@ def _of_others(nums: dict[str, int]) -> Iterator[Others]:
         "failed": (f"{jobs}?state=failed", "failed in the last three days and not retried"),
         "paused": (f"{jobs}?state=paused", "paused"),
     }
-    for kind, (address, said) in texts.items():
+    for kind, (address, detail) in texts.items():
         if nums[kind]:
-            yield Others(address=address, said=f"{nums[kind]:,} {said}")
+            yield Others(address=address, detail=f"{nums[kind]:,} {detail}")

@@ -114,9 +114,9 @@ def _is_closed(request: ControlRequest) -> bool:
     return request.acknowledged_at is not None
 
 
-def _describe_cluster_wait(job: Job, told: Sequence[JobEvent]) -> str:
+def _describe_cluster_wait(job: Job, events: Sequence[JobEvent]) -> str:
     """For a killed job: only the cluster can confirm that none of its processes runs."""
-    has_answered = any(event.type == "cluster_stopped" for event in told)
+    has_answered = any(event.type == "cluster_stopped" for event in events)
     if job.reason != KILLED or has_answered:
         return ""
     return CLUSTER_ASKED if OutboxMessage.objects.filter(topic="stop", key=job.pk).exists() else ""

@@ -19,8 +19,8 @@ from backend.errors import Invalid, Refusal
 from backend.jobs.control.changing import change_job
 from backend.jobs.models import WAITING_STATES, Job
 from backend.jobs.rest.jobs import ChangeJob
-from backend.pages.job.control_views import job_acted_on, told_of
-from backend.pages.undoing import Done, WayBack, tell_done
+from backend.pages.job.control_views import job_acted_on, refusal_text
+from backend.pages.undoing import Done, UndoForm, show_outcome
 
 _WANTED: Final = {
     "name": "Name: 1 to 120 characters",
@@ -44,19 +44,19 @@ def change(request: HttpRequest, job_id: str) -> HttpResponse:
         wanted = _parse_changes(request.POST, job)
         with transaction.atomic():
             change_job(job.pk, wanted, actor=acting.name, now=database_now())
-        tell_done(request, Done("Changes saved.", _back_from(wanted, job)) if wanted else "No changes.")
+        show_outcome(request, Done("Changes saved.", _back_from(wanted, job)) if wanted else "No changes.")
     except Refusal as refusal:
-        messages.error(request, told_of(refusal))
+        messages.error(request, refusal_text(refusal))
     return redirect("job_config", job_id=job.pk)
 
 
-def _back_from(wanted: Mapping[str, Any], before: Job) -> WayBack | None:
+def _back_from(wanted: Mapping[str, Any], before: Job) -> UndoForm | None:
     """None for a tag with a comma (set by REST), which the form would split in two."""
     fields = {name: getattr(before, name) for name in wanted}
     if any("," in tag for tag in fields.get("tags", [])):
         return None
     typed = {name: ", ".join(value) if name == "tags" else str(value) for name, value in fields.items()}
-    return WayBack(address=reverse("change_job", args=[before.pk]), fields=typed)
+    return UndoForm(address=reverse("change_job", args=[before.pk]), fields=typed)
 
 
 def _parse_changes(sent: QueryDict, job: Job) -> dict[str, Any]:

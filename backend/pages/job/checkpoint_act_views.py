@@ -26,8 +26,8 @@ from backend.errors import Invalid, NotFound, Refusal
 from backend.jobs.models import Job
 from backend.pages import curl
 from backend.pages.job.checkpoint_acts import ACTS, may_change
-from backend.pages.job.control_views import job_acted_on, told_of
-from backend.pages.undoing import Done, WayBack, tell_done
+from backend.pages.job.control_views import job_acted_on, refusal_text
+from backend.pages.undoing import Done, UndoForm, show_outcome
 from backend.pages.views import user_of
 
 _BY_VERB = {each.verb: each for each in ACTS}
@@ -63,9 +63,9 @@ def act(request: HttpRequest, checkpoint_id: str, verb: str) -> HttpResponse:
     try:
         message = action.do(checkpoint, request.POST, acting.name, database_now())
         back = reverse(f"{action.undone_by}_checkpoint", args=[checkpoint.pk]) if action.undone_by else ""
-        tell_done(request, Done(message, WayBack(address=back) if back else None))
+        show_outcome(request, Done(message, UndoForm(address=back) if back else None))
     except Refusal as refusal:
-        messages.error(request, told_of(refusal))
+        messages.error(request, refusal_text(refusal))
     return redirect(f"{reverse('job_checkpoints', args=[checkpoint.job_id])}#{checkpoint.pk}")
 
 
@@ -78,7 +78,7 @@ def download(request: HttpRequest, checkpoint_id: str) -> HttpResponse:
     try:
         url, _, _ = handed_out(checkpoint, actor=acting.name, now=database_now())
     except Refusal as refusal:
-        messages.error(request, told_of(refusal))
+        messages.error(request, refusal_text(refusal))
         return redirect("job_checkpoints", job_id=checkpoint.job_id)
     return redirect(url)
 
@@ -100,9 +100,9 @@ def retention(request: HttpRequest, job_id: str) -> HttpResponse:
         wanted, before = _parse_rule(request.POST), retention_of(job)
         set_retention(job, actor=acting.name, now=database_now(), **wanted)
         message = "Rule saved. Other checkpoints are deleted within minutes and cannot be restored."
-        tell_done(request, Done(message, _back_to(job, before, wanted)))
+        show_outcome(request, Done(message, _back_to(job, before, wanted)))
     except Refusal as refusal:
-        messages.error(request, told_of(refusal))
+        messages.error(request, refusal_text(refusal))
     return redirect("job_checkpoints", job_id=job.pk)
 
 
@@ -120,13 +120,13 @@ def checkpoint_acted_on(request: HttpRequest, checkpoint_id: str) -> tuple[Check
     raise Http404("This checkpoint does not exist, or it belongs to another team.")
 
 
-def _back_to(job: Job, before: Retention, wanted: Mapping[str, Any]) -> WayBack | None:
+def _back_to(job: Job, before: Retention, wanted: Mapping[str, Any]) -> UndoForm | None:
     """None for a rule with hours (set by REST), which the form cannot express."""
     if all(getattr(before, name) == value for name, value in wanted.items()) or (before.ttl_s or 0) % SECONDS_A_DAY:
         return None
     days = str(before.ttl_s // SECONDS_A_DAY) if before.ttl_s else ""
     fields = {name: str(getattr(before, name)) for name in ("keep_last", "keep_best", "metric")} | {"days": days}
-    return WayBack(address=reverse("job_retention", args=[job.pk]), fields=fields)
+    return UndoForm(address=reverse("job_retention", args=[job.pk]), fields=fields)
 
 
 def _parse_rule(sent: QueryDict) -> dict[str, Any]:

@@ -40,18 +40,18 @@ def control(request: HttpRequest, job_id: str, verb: str) -> HttpResponse:
             "costs": action.costs(job) if action.fits(job) else [],
             "fits": action.fits(job),
             "curl": curl.post(f"/jobs/{job.pk}/{verb}"),
-            "back": tab_asked_from(request, job)[0],
+            "back": requested_tab(request, job)[0],
             "tab_slug": request.GET.get("tab", ""),
         }
         return render(request, "pages/job/control.html", context)
     if not action.fits(job):
         messages.warning(request, f"You cannot {verb} this job because it is {job.state}.")
-        return redirect(*tab_asked_from(request, job))
+        return redirect(*requested_tab(request, job))
     try:
         messages.success(request, action.do(job.pk, acting.name, database_now()))
     except Refusal as refusal:
-        messages.error(request, told_of(refusal))
-    return redirect(*tab_asked_from(request, job))
+        messages.error(request, refusal_text(refusal))
+    return redirect(*requested_tab(request, job))
 
 
 def job_acted_on(request: HttpRequest, job_id: str) -> tuple[Job, Acting]:
@@ -64,11 +64,11 @@ def job_acted_on(request: HttpRequest, job_id: str) -> tuple[Job, Acting]:
     return job, acting
 
 
-def tab_asked_from(request: HttpRequest, job: Job) -> tuple[str, str]:
+def requested_tab(request: HttpRequest, job: Job) -> tuple[str, str]:
     """The URL name and job id of the tab on which the user clicked."""
     asked = request.POST.get("tab", request.GET.get("tab", ""))
     return next((tab.page for tab in TABS if tab.slug == asked), "job"), job.pk
 
 
-def told_of(refusal: Refusal) -> str:
+def refusal_text(refusal: Refusal) -> str:
     return " ".join(f"{each[:1].upper()}{each[1:].rstrip('.')}." for each in refusal.sentences)

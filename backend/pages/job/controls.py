@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from backend.accounts.acting import Acting
-from backend.jobs.attempts.ending import landing_of
+from backend.jobs.attempts.ending import state_after_pause
 from backend.jobs.attempts.resume_points import ResumePoint, resume_point
 from backend.jobs.control.cancelling import MAY_KILL, cancel_job, kill_job
 from backend.jobs.control.pausing import pause_job, resume_job
@@ -58,7 +58,7 @@ def _may_kill(acting: Acting) -> bool:
 
 
 def _can_pause(job: Job) -> bool:
-    is_preempted = job.state == JobState.PAUSING and landing_of(job) != JobState.PAUSED
+    is_preempted = job.state == JobState.PAUSING and state_after_pause(job) != JobState.PAUSED
     return JobState.PAUSING in LEGAL_MOVES[job.state] or is_preempted
 
 

@@ -30,7 +30,7 @@ from backend.jobs.submitting.refusals import SpecRefused
 from backend.jobs.submitting.submit import Submitter
 from backend.pages import curl
 from backend.pages.job.checkpoint_act_views import checkpoint_acted_on
-from backend.pages.job.control_views import told_of
+from backend.pages.job.control_views import refusal_text
 from backend.pages.job.making import FORM, NOT_A_FORM, made_once, new_token
 from backend.pages.typed_numbers import TwoReadings, plain_number
 from backend.pages.views import user_of
@@ -94,7 +94,7 @@ def _start_evaluation(request: HttpRequest, checkpoint: Checkpoint, acting: Acti
     except SpecRefused as refusal:
         return _form(request, checkpoint, typed=typed, errors=[in_this_body(error) for error in refusal.errors])
     except Refusal as refusal:
-        messages.error(request, told_of(refusal))
+        messages.error(request, refusal_text(refusal))
         return redirect("job_checkpoints", job_id=job.pk)
     if is_new:
         messages.success(request, "Evaluation submitted. Its result appears next to the checkpoint when it is done.")

@@ -11,7 +11,7 @@ from typing import Final
 
 from backend.jobs.models import Job, JobAttempt, JobEvent, JobState
 from backend.jobs.selectors import attempts_of
-from backend.pages.said import Said, Telling
+from backend.pages.folded_texts import FoldedText, TextFolder
 
 MOST_SHOWN: Final = 100
 _KINDS: Final = ("fault_detected", "stalled")
@@ -23,7 +23,7 @@ class FaultShown:
     attempt: str
     """Empty if the fault was not noticed by an attempt."""
     part: str
-    happened: Said
+    happened: FoldedText
     did: str
     then: str
 
@@ -32,7 +32,7 @@ class FaultShown:
 class AttemptShown:
     attempt: JobAttempt
     lasted: timedelta | None
-    said: Said | None
+    outcome_text: FoldedText | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def _next_fault(event: JobEvent, newest: Sequence[JobEvent]) -> int | None:
 def _fault(event: JobEvent, moves: Sequence[JobEvent], *, before: int | None) -> FaultShown:
     data = event.data if isinstance(event.data, dict) else {}
     is_stall = event.type == "stalled"
-    happened = Telling().tell(event.message) or Said(headline="no message", rest="")
+    happened = TextFolder().fold(event.message) or FoldedText(headline="no message", rest="")
     return FaultShown(
         at=event.at,
         attempt=event.actor.removeprefix("engine:") if event.actor.startswith("engine:") else "",
@@ -92,5 +92,5 @@ def _attempt(attempt: JobAttempt, *, now: datetime) -> AttemptShown:
     return AttemptShown(
         attempt=attempt,
         lasted=end - attempt.created_at,
-        said=Telling().tell(attempt.message) if attempt.message else None,
+        outcome_text=TextFolder().fold(attempt.message) if attempt.message else None,
     )

@@ -21,7 +21,7 @@ from backend.jobs.submitting.retrying import FROM_START, retry_job
 from backend.jobs.submitting.submit import Submitter
 from backend.jobs.submitting.successors import retry_name
 from backend.pages import curl
-from backend.pages.job.control_views import job_acted_on, tab_asked_from, told_of
+from backend.pages.job.control_views import job_acted_on, refusal_text, requested_tab
 from backend.pages.job.controls import steps
 from backend.pages.job.making import FORM, NOT_A_FORM, made_once, new_token
 from backend.pages.templatetags.laminar import number
@@ -58,7 +58,7 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
             "chosen": chosen,
             "token": new_token(),
             "curl": curl.post(f"/jobs/{job.pk}/retry", {} if chosen == NEWEST else {"from": chosen}, idempotent=True),
-            "back": tab_asked_from(request, job)[0],
+            "back": requested_tab(request, job)[0],
         }
         return render(request, "pages/job/retry.html", context)
     if request.content_type != FORM:
@@ -73,7 +73,7 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
             now=now,
         )
     except Refusal as refusal:
-        messages.error(request, told_of(refusal))
+        messages.error(request, refusal_text(refusal))
         return redirect("job", job_id=job.pk)
     if is_new:
         messages.success(request, f"Retry of {job.name} submitted. It is in the queue.")

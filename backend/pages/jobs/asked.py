@@ -62,13 +62,13 @@ class Asked:
 
     @classmethod
     def of(cls, sent: QueryDict) -> Self:
-        said = {name: _CONTROL.sub("", sent.get(name, "")).strip()[:LONGEST] for name in cls.__slots__}
+        given = {name: _CONTROL.sub("", sent.get(name, "")).strip()[:LONGEST] for name in cls.__slots__}
         known = {
-            "state": said["state"] in (ACTIVE, *JobState.values),
-            "verdict": said["verdict"] in (ALARM, *WORDS),
-            "sort": said["sort"] != NEWEST and said["sort"].removeprefix("-") in ORDERS,
+            "state": given["state"] in (ACTIVE, *JobState.values),
+            "verdict": given["verdict"] in (ALARM, *WORDS),
+            "sort": given["sort"] != NEWEST and given["sort"].removeprefix("-") in ORDERS,
         }
-        return cls(**{name: text if known.get(name, True) else "" for name, text in said.items()})
+        return cls(**{name: text if known.get(name, True) else "" for name, text in given.items()})
 
     def found_in(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
         """In any state."""
@@ -105,19 +105,19 @@ class Asked:
         return "" if sort.removeprefix("-") != column else "descending" if sort.startswith("-") else "ascending"
 
     @property
-    def said(self) -> dict[str, str]:
+    def parameters(self) -> dict[str, str]:
         """The parameters that are set, in URL order."""
         return {name: text for name in self.__slots__ if (text := getattr(self, name))}
 
     @property
     def narrows(self) -> bool:
-        return any(self.said.get(name) for name in FILTERS)
+        return any(self.parameters.get(name) for name in FILTERS)
 
     def without(self, name: str) -> str:
         """The same list without this filter."""
-        return "?" + urlencode({each: text for each, text in self.said.items() if each != name})
+        return "?" + urlencode({each: text for each, text in self.parameters.items() if each != name})
 
     def address(self, *, page: int = 1, **changes: str) -> str:
         """The same list with these changes."""
-        said = replace(self, **changes).said
-        return "?" + urlencode(said | ({"page": str(page)} if page > 1 else {}))
+        given = replace(self, **changes).parameters
+        return "?" + urlencode(given | ({"page": str(page)} if page > 1 else {}))

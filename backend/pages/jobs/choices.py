@@ -10,7 +10,7 @@ from backend.accounts.models import Project, User
 from backend.jobs.models import Job
 from backend.pages.jobs.asked import ALARM, Asked
 from backend.pools.models import ResourcePool
-from backend.verdicts.rules.finding import WORDS, word_of
+from backend.verdicts.rules.finding import WORDS, label_of_kind
 
 MOST: Final = 200
 _TITLES: Final = {"owner": "Owner", "project": "Project", "pool": "Pool", "tag": "Tag", "verdict": "Verdict"}
@@ -66,7 +66,7 @@ def _label(name: str, value: str) -> str | None:
         case "pool":
             return ResourcePool.objects.filter(pk=value).values_list("name", flat=True).first()
         case "verdict":
-            return "any alarm" if value == ALARM else word_of(value)
+            return "any alarm" if value == ALARM else label_of_kind(value)
     return value
 
 

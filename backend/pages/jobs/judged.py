@@ -7,13 +7,13 @@ from datetime import datetime
 from django.db.models import QuerySet
 
 from backend.jobs.models import Job
-from backend.verdicts.findings import Found
+from backend.verdicts.findings import FindingOut
 from backend.verdicts.models import JobVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    first: Found
+    first: FindingOut
     at: datetime
 
 
@@ -30,4 +30,6 @@ def jobs_judged(kind: str) -> QuerySet[JobVerdict, str]:
 def judged_of(jobs: Sequence[Job]) -> dict[str, Judged]:
     """By job id, for jobs with a verdict."""
     rows = JobVerdict.objects.filter(job__in=jobs)
-    return {row.job_id: Judged(first=Found.model_validate(row.found[0]), at=row.judged_at) for row in rows if row.found}
+    return {
+        row.job_id: Judged(first=FindingOut.model_validate(row.found[0]), at=row.judged_at) for row in rows if row.found
+    }

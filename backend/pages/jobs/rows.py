@@ -13,7 +13,7 @@ from django.db.models import Count, QuerySet
 from backend.jobs.models import Job
 from backend.pages.charts import HELD_OUT, REWARD
 from backend.telemetry.drawing import few_values
-from backend.verdicts.selectors import alarm_words
+from backend.verdicts.selectors import alarm_texts
 
 _SPARK_POINTS = 40
 _SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 26.0
@@ -59,7 +59,7 @@ def num_by_state(jobs: QuerySet[Job]) -> dict[str, int]:
 
 
 def rows_of(jobs: Sequence[Job], *, now: datetime) -> list[JobRow]:
-    rewards, alarms = _rewards_of(jobs), alarm_words(jobs)
+    rewards, alarms = _rewards_of(jobs), alarm_texts(jobs)
     return [JobRow(job=job, now=now, rewards=rewards.get(job.pk, ()), alarm=alarms.get(job.pk, "")) for job in jobs]
 
 

@@ -25,7 +25,7 @@ from backend.errors import Refusal
 from backend.jobs.models import Job
 from backend.jobs.selectors import jobs_visible_to
 from backend.pages import curl
-from backend.pages.job.control_views import told_of
+from backend.pages.job.control_views import refusal_text
 from backend.pages.job.making import FORM, NOT_A_FORM, new_token
 from backend.pages.jobs.asked import Asked
 from backend.pages.jobs.several import MOST_AT_ONCE, SEVERAL, SeveralAct, chosen_of, hindrance_of, lost_together
@@ -88,8 +88,8 @@ def _do(request: HttpRequest, act: SeveralAct, jobs: list[Job], user: User) -> N
         try:
             done[act.do(request, job, who, database_now())] += 1
         except Refusal as refusal:
-            refused.append((job, told_of(refusal)))
-    for told, num in done.items():
-        messages.success(request, f"{num:,} job{'' if num == 1 else 's'}: {told}")
+            refused.append((job, refusal_text(refusal)))
+    for outcome, num in done.items():
+        messages.success(request, f"{num:,} job{'' if num == 1 else 's'}: {outcome}")
     for job, why in refused:
         messages.warning(request, f"{job.name}: {why}")

@@ -52,12 +52,12 @@ class ReadOnlySite(admin.AdminSite):
         leaves = getattr(view, "__func__", None) is admin.AdminSite.logout
 
         @wraps(inner)
-        def looked_at(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def checked_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if request.method not in LOOKS and not leaves:
                 raise PermissionDenied("The admin site is read-only. Use the operator pages to make changes.")
             return inner(request, *args, **kwargs)
 
-        return looked_at
+        return checked_view
 
     def login(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Redirects to the common sign-in: the admin's own does not limit guesses."""

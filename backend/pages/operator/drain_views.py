@@ -6,11 +6,11 @@ from django.views.decorators.http import require_POST
 from backend.accounts.operators.acting import Operator
 from backend.clock import database_now
 from backend.errors import Invalid, NotFound
-from backend.jobs.control.pausing import send_back
+from backend.jobs.control.pausing import requeue
 from backend.jobs.models import Job
-from backend.pages.operator.frame import for_operators, text_of, told_and_back
+from backend.pages.operator.frame import act_and_redirect, for_operators, text_of
 from backend.pages.operator.pool_views import pool_or_404
-from backend.pages.operator.ways_back import host_back
+from backend.pages.operator.undo_forms import undo_host
 from backend.pages.undoing import Done
 from backend.pools.clusters.drains import drain, give_back
 from backend.pools.models import Reservation
@@ -28,14 +28,14 @@ def change_host(request: HttpRequest, operator: Operator, pool_id: str) -> HttpR
             case "drain":
                 drain(operator, pool, name, reason=text_of(request, "reason"), now=now)
                 message = f"{name} is draining: no new work is placed on it. Running jobs finish or make way."
-                return Done(message, host_back(pool, name))
+                return Done(message, undo_host(pool, name))
             case "give_back":
                 give_back(operator, pool, name, now=now)
                 return f"{name} is back in the pool. Jobs may be placed on it again."
             case _:
                 raise Invalid("Choose an action: drain or return to pool.")
 
-    return told_and_back(request, act, "operator_pool", pool_id)
+    return act_and_redirect(request, act, "operator_pool", pool_id)
 
 
 @require_POST
@@ -46,7 +46,7 @@ def make_way(request: HttpRequest, operator: Operator, pool_id: str, job_id: str
     def act() -> str:
         if not Reservation.objects.filter(pool=pool, job_id=job_id, released_at__isnull=True).exists():
             raise NotFound
-        job: Job = send_back(job_id, actor=operator.name, now=database_now())
+        job: Job = requeue(job_id, actor=operator.name, now=database_now())
         return f"{job.pk} pauses at a checkpoint and returns to its old place in line."
 
-    return told_and_back(request, act, "operator_pool", pool_id)
+    return act_and_redirect(request, act, "operator_pool", pool_id)

@@ -17,7 +17,7 @@ from django.views.decorators.cache import never_cache
 from backend.accounts.operators.acting import Operator
 from backend.borders.types import read_count
 from backend.errors import Invalid, NotFound, Refusal
-from backend.pages.team_views import done_and_told
+from backend.pages.team_views import act_and_notify
 from backend.pages.undoing import Done
 from backend.pages.views import user_of
 
@@ -39,10 +39,10 @@ def for_operators(view: Callable[Concatenate[HttpRequest, Operator, P], HttpResp
     return guarded
 
 
-def told_and_back(request: HttpRequest, act: Callable[[], Done | str], page: str, *args: str) -> HttpResponse:
+def act_and_redirect(request: HttpRequest, act: Callable[[], Done | str], page: str, *args: str) -> HttpResponse:
     """Redirects to the page, which shows the outcome: for a refusal all errors, since a form cannot point at them."""
 
-    def act_and_say_all() -> Done | str:
+    def act_with_all_errors() -> Done | str:
         try:
             return act()
         except Refusal as refusal:
@@ -50,7 +50,7 @@ def told_and_back(request: HttpRequest, act: Callable[[], Done | str], page: str
                 refusal.detail = " ".join(_sentence(each) for each in refusal.sentences)
             raise
 
-    done_and_told(request, act_and_say_all)
+    act_and_notify(request, act_with_all_errors)
     return redirect(page, *args)
 
 

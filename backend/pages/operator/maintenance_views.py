@@ -12,7 +12,7 @@ from backend.borders.types import read_moment
 from backend.clock import database_now
 from backend.errors import Invalid, NotFound
 from backend.pages.announcements import looks
-from backend.pages.operator.frame import context_of, for_operators, told_and_back, version_of
+from backend.pages.operator.frame import act_and_redirect, context_of, for_operators, version_of
 from backend.pools.maintenance import (
     MaintenanceTerms,
     announce,
@@ -39,7 +39,7 @@ def new(request: HttpRequest, operator: Operator) -> HttpResponse:
         looks.forget()
         return f"Maintenance announced to all users until {notice.ends_at:%Y-%m-%d %H:%M} UTC."
 
-    return told_and_back(request, act, "operator_maintenance")
+    return act_and_redirect(request, act, "operator_maintenance")
 
 
 @require_POST
@@ -60,7 +60,7 @@ def change(request: HttpRequest, operator: Operator, notice_id: str) -> HttpResp
         changed = change_maintenance(operator, notice_id, _terms(request), if_match=version_of(request), now=now)
         return f"Announcement saved. It is shown until {changed.ends_at:%Y-%m-%d %H:%M} UTC."
 
-    return told_and_back(request, act, "operator_maintenance")
+    return act_and_redirect(request, act, "operator_maintenance")
 
 
 def _terms(request: HttpRequest) -> MaintenanceTerms:

@@ -13,7 +13,7 @@ from backend.accounts.operators.people import close_account, end_sessions, link_
 from backend.accounts.operators.people import people as people_found
 from backend.clock import database_now
 from backend.errors import Invalid, Refusal
-from backend.pages.operator.frame import context_of, for_operators, text_of, told_and_back
+from backend.pages.operator.frame import act_and_redirect, context_of, for_operators, text_of
 from backend.pages.shown_once import shown_at, taken_out
 
 PEOPLE_A_PAGE = 50
@@ -44,7 +44,7 @@ def change(request: HttpRequest, operator: Operator, user_id: str) -> HttpRespon
             case _:
                 raise Invalid("Choose an action: close, open or end.")
 
-    return told_and_back(request, act, "operator_people")
+    return act_and_redirect(request, act, "operator_people")
 
 
 @require_POST

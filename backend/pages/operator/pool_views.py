@@ -22,16 +22,16 @@ from backend.jobs.lifecycle import locked_job
 from backend.jobs.line.pool_snapshot import holders_of
 from backend.jobs.models import Job, JobState
 from backend.pages.operator.frame import (
+    act_and_redirect,
     context_of,
     count_of,
     for_operators,
     optional_count_of,
     text_of,
-    told_and_back,
     version_of,
 )
 from backend.pages.operator.pool_form import fields_named, lines_of, typed_in
-from backend.pages.operator.ways_back import priority_back, quota_back
+from backend.pages.operator.undo_forms import undo_priority, undo_quota
 from backend.pages.undoing import Done
 from backend.pools.clusters.drains import devices_out, drained_of, hosts_seen
 from backend.pools.clusters.looks import is_amiss, look_of, words
@@ -49,7 +49,7 @@ PRIORITIES: Final = range(-100, 101)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSeen:
+class PoolRow:
     pool: ResourcePool
     held: int
     num_waiting: int
@@ -78,7 +78,7 @@ def new_pool(request: HttpRequest, operator: Operator) -> HttpResponse:
             pool = make_pool(operator, read_settings(typed_in(request)), now=database_now())
         return f"Pool {pool.name} created. Next, assign quotas: a team without a quota cannot use the pool."
 
-    return told_and_back(request, make, "operator_pools")
+    return act_and_redirect(request, make, "operator_pools")
 
 
 @require_safe
@@ -114,11 +114,11 @@ def change(request: HttpRequest, operator: Operator, pool_id: str) -> HttpRespon
         with fields_named():
             changed = change_pool(
                 operator, found, merged(settings_of(found), given), if_match=version_of(request),
-                moves_what_runs=request.POST.get("moves_what_runs") == "yes", now=database_now(),
+                moves_running_jobs=request.POST.get("moves_running_jobs") == "yes", now=database_now(),
             )  # fmt: skip
         return f"{changed.name} has {changed.capacity:,} devices and is {'open' if changed.is_open else 'closed'}."
 
-    return told_and_back(request, act, "operator_pool", pool_id)
+    return act_and_redirect(request, act, "operator_pool", pool_id)
 
 
 @require_POST
@@ -138,10 +138,10 @@ def quota(request: HttpRequest, operator: Operator, pool_id: str) -> HttpRespons
         if max(terms.nominal, terms.borrow_limit or 0, terms.lend_limit or 0) > MOST_DEVICES:
             raise Invalid(f"A quota and its limits are at most {MOST_DEVICES:,} devices.")
         quota = set_quota(pool, team, terms, if_match=version_of(request), actor=operator.name, now=database_now())
-        undo = quota_back(quota, before) if before else None
+        undo = undo_quota(quota, before) if before else None
         return Done(f"The quota of {team.name} in {pool.name} is {terms.nominal:,}.", undo)
 
-    return told_and_back(request, act, "operator_pool", pool_id)
+    return act_and_redirect(request, act, "operator_pool", pool_id)
 
 
 @require_POST
@@ -158,9 +158,9 @@ def priority(request: HttpRequest, operator: Operator, pool_id: str, job_id: str
             job = locked_job(job_id)
             refuse_if_changed(version_of(request), etag_of(job.version))
             changed = change_job(job_id, {"priority": wanted}, actor=operator.name, now=database_now())
-        return Done(f"{job.name} waits with priority {wanted}.", priority_back(found, changed, job.priority))
+        return Done(f"{job.name} waits with priority {wanted}.", undo_priority(found, changed, job.priority))
 
-    return told_and_back(request, act, "operator_pool", pool_id)
+    return act_and_redirect(request, act, "operator_pool", pool_id)
 
 
 def pool_or_404(pool_id: str) -> ResourcePool:
@@ -170,9 +170,9 @@ def pool_or_404(pool_id: str) -> ResourcePool:
         raise Http404(refusal.detail) from None
 
 
-def _seen(pool: ResourcePool, now: datetime) -> PoolSeen:
+def _seen(pool: ResourcePool, now: datetime) -> PoolRow:
     price = 3_600 * price_at(pool, now)
-    return PoolSeen(
+    return PoolRow(
         pool=pool,
         held=sum(use_by_team(pool).values()),
         num_waiting=Job.objects.filter(pool=pool, state=JobState.QUEUED).count(),

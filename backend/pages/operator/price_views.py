@@ -10,7 +10,7 @@ from backend.accounts.operators.acting import Operator
 from backend.borders.types import read_count, read_moment
 from backend.clock import database_now
 from backend.errors import Invalid
-from backend.pages.operator.frame import for_operators, text_of, told_and_back, version_of
+from backend.pages.operator.frame import act_and_redirect, for_operators, text_of, version_of
 from backend.pages.operator.pool_views import pool_or_404
 from backend.pages.typed_numbers import TwoReadings, plain_number
 from backend.usage.pricing.money import PRICE_PLACES, exact_text
@@ -36,7 +36,7 @@ def set_one(request: HttpRequest, operator: Operator, pool_id: str) -> HttpRespo
             f"{price.valid_from:%Y-%m-%d %H:%M} UTC on. Earlier usage keeps its price."
         )
 
-    return told_and_back(request, act, "operator_pool", pool_id)
+    return act_and_redirect(request, act, "operator_pool", pool_id)
 
 
 @require_POST
@@ -49,7 +49,7 @@ def withdraw(request: HttpRequest, operator: Operator, pool_id: str, price_id: s
         withdraw_price(pool, number, if_match=seen, actor=operator.name, now=database_now())
         return "Price withdrawn. It had not taken effect."
 
-    return told_and_back(request, act, "operator_pool", pool_id)
+    return act_and_redirect(request, act, "operator_pool", pool_id)
 
 
 def _per_second(typed: str, per: str) -> Decimal:

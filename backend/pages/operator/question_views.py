@@ -8,7 +8,7 @@ from backend.accounts.operators.acting import Operator
 from backend.api.etags import etag_of
 from backend.clock import database_now
 from backend.errors import Invalid
-from backend.pages.operator.frame import context_of, count_of, for_operators, told_and_back, version_of
+from backend.pages.operator.frame import act_and_redirect, context_of, count_of, for_operators, version_of
 from backend.pools.models import TeamQuota
 from backend.quota_requests.questions import answer, open_questions
 
@@ -41,4 +41,4 @@ def answer_one(request: HttpRequest, operator: Operator, question_id: str) -> Ht
             return f"Request of {done.team.name} declined. The team is notified."
         return f"{done.team.name} now has a quota of {granted:,} devices in {done.pool.name}. The team is notified."
 
-    return told_and_back(request, act, "operator_questions")
+    return act_and_redirect(request, act, "operator_questions")

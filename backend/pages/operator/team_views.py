@@ -14,7 +14,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from backend.accounts.invitations import link_of, mail
 from backend.accounts.models import Invitation
 from backend.accounts.operators.acting import Operator
-from backend.accounts.operators.teams import TeamSeen, all_teams, invite_owner, make_team, the_team
+from backend.accounts.operators.teams import TeamSummary, all_teams, invite_owner, make_team, the_team
 from backend.api.etags import etag_of
 from backend.budgets.limits import limit_of, set_team_money, team_money
 from backend.budgets.models import Unit
@@ -22,14 +22,14 @@ from backend.clock import database_now
 from backend.errors import Invalid, Refusal
 from backend.pages.budgets.typed import amount_typed
 from backend.pages.operator.frame import (
+    act_and_redirect,
     context_of,
     for_operators,
     optional_count_of,
     text_of,
-    told_and_back,
     version_of,
 )
-from backend.pages.operator.ways_back import hours_back, money_back
+from backend.pages.operator.undo_forms import undo_hours, undo_money
 from backend.pages.undoing import Done
 from backend.pools.budgets import budget_states
 from backend.pools.models import Budget
@@ -71,12 +71,12 @@ def budget(request: HttpRequest, operator: Operator, team_id: str) -> HttpRespon
         seconds = None if hours is None else hours * SECONDS_AN_HOUR
         before = Budget.objects.filter(team=team).first()
         budget = set_budget(team, seconds, if_match=version_of(request), actor=operator.name, now=database_now())
-        undo = hours_back(team, budget, before)
+        undo = undo_hours(team, budget, before)
         if hours is None:
             return Done(f"Budget of {team.name} removed. Only its quota limits it.", undo)
         return Done(f"{team.name} has {hours:,} GPU-hours per month. Running jobs continue.", undo)
 
-    return told_and_back(request, act, "operator_teams")
+    return act_and_redirect(request, act, "operator_teams")
 
 
 @require_POST
@@ -89,12 +89,12 @@ def money(request: HttpRequest, operator: Operator, team_id: str) -> HttpRespons
         amount = amount_typed(text_of(request, "amount"), Unit.MONEY)
         before = limit_of(team)
         limit = set_team_money(team, amount, if_match=version_of(request), actor=operator.name, now=database_now())
-        undo = money_back(team, limit, before)
+        undo = undo_money(team, limit, before)
         if amount is None:
             return Done(f"Budget of {team.name} removed.", undo)
         return Done(f"{team.name} has {shown(amount)} {site_currency()} per month. Running jobs continue.", undo)
 
-    return told_and_back(request, act, "operator_teams")
+    return act_and_redirect(request, act, "operator_teams")
 
 
 def _shown_once(request: HttpRequest, make: Callable[[], tuple[Invitation, str]]) -> HttpResponse:
@@ -119,7 +119,7 @@ def _show(
     return render(request, "pages/operator/teams.html", context, status=status)
 
 
-def _with_budgets(seen: Sequence[TeamSeen], now: datetime) -> list[dict[str, Any]]:
+def _with_budgets(seen: Sequence[TeamSummary], now: datetime) -> list[dict[str, Any]]:
     names = [each.team.pk for each in seen]
     states, moneys = budget_states(names, now=now), team_money(names, now=now)
     return [

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from ninja import NinjaAPI
 
 from backend.pages import curl
-from backend.pages.programs.shapes import Field, Part, Told, field_of, parts_of, shapes_of, told
+from backend.pages.programs.shapes import Described, Field, Part, described, field_of, parts_of, shapes_of
 
 ANY_ROUTE: Final = frozenset({"400", "401", "403", "411", "413", "415", "429", "500", "503"})
 """Listed once for all routes; a route lists only its other status codes."""
@@ -37,7 +37,7 @@ class Route:
     method: str
     path: str
     summary: str
-    about: Told
+    about: Described
     scope: str | None
     is_deprecated: bool
     parameters: tuple[Field, ...]
@@ -91,7 +91,7 @@ def _route(path: str, method: str, operation: Mapping[str, Any], scope: str | No
         method=method.upper(),
         path=path,
         summary=operation["summary"],
-        about=told(operation.get("description", "")),
+        about=described(operation.get("description", "")),
         scope=scope,
         is_deprecated=operation.get("deprecated", False),
         parameters=tuple(_parameter(each) for each in operation.get("parameters", ())),

@@ -28,7 +28,7 @@ class Part:
     shape: str | None = None
 
 
-Told = tuple[tuple[tuple[bool, str], ...], ...]
+Described = tuple[tuple[tuple[bool, str], ...], ...]
 """Paragraphs of a text, each split into pieces with whether the piece is code."""
 
 
@@ -39,14 +39,14 @@ class Field:
     """path, query or header; empty in a body."""
     parts: tuple[Part, ...]
     bounds: str
-    about: Told
+    about: Described
     required: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     name: str
-    about: Told
+    about: Described
     parts: tuple[Part, ...]
     """The type of a shape without fields."""
     fields: tuple[Field, ...]
@@ -57,7 +57,7 @@ def shapes_of(schemas: Mapping[str, Any]) -> Iterator[Shape]:
         required = schema.get("required", ())
         yield Shape(
             name=name,
-            about=told(schema.get("description", "")),
+            about=described(schema.get("description", "")),
             parts=() if schema.get("properties") else tuple(parts_of(schema)),
             fields=tuple(
                 field_of(field, each, required=field in required)
@@ -72,12 +72,12 @@ def field_of(name: str, schema: Mapping[str, Any], *, required: bool, where: str
         where=where,
         parts=tuple(parts_of(schema)),
         bounds=_bounds(schema),
-        about=told(schema.get("description", "")),
+        about=described(schema.get("description", "")),
         required=required,
     )
 
 
-def told(text: str) -> Told:
+def described(text: str) -> Described:
     """Parses a docstring: a blank line ends a paragraph, backticks enclose code."""
     paragraphs = (" ".join(each.split()) for each in text.split("\n\n"))
     return tuple(

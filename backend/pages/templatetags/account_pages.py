@@ -20,5 +20,5 @@ def is_sign_up_open() -> bool:
 
 
 @register.simple_tag
-def has_nobody() -> bool:
+def has_no_users() -> bool:
     return not first_person.is_there()

@@ -125,8 +125,8 @@ def item(mapping: dict[str, Any], key: str) -> Any:  # a template's look-up
 
 
 @register.filter
-def split(words_in_a_row: str) -> list[str]:
-    return words_in_a_row.split()
+def split(comma_separated: str) -> list[str]:
+    return comma_separated.split()
 
 
 @register.filter

@@ -56,9 +56,9 @@ class Asked:
         return self != Asked(sought=self.sought, step=self.step)
 
     @property
-    def told(self) -> dict[str, str]:
+    def parameters(self) -> dict[str, str]:
         """The filters as query parameters, of this page or of the API."""
-        told = {
+        parameters = {
             "q": self.sought.text,
             "end": self.end,
             "outcome": self.outcome,
@@ -68,7 +68,7 @@ class Asked:
             "min_staleness": self.min_staleness,
             "step": self.step,
         }
-        return {name: str(value) for name, value in told.items() if value not in ("", None)}
+        return {name: str(value) for name, value in parameters.items() if value not in ("", None)}
 
 
 def _read_reward(text: str) -> float | None:

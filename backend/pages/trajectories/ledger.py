@@ -16,7 +16,7 @@ _BESIDE: Final = "rolled_back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Went:
+class EndShare:
     meaning: Meaning
     num_samples: int
     share: float
@@ -29,7 +29,7 @@ class Went:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    ends: Sequence[Went]
+    ends: Sequence[EndShare]
     num_samples: int
     num_lost: int
     lost: Meaning
@@ -55,7 +55,7 @@ def whereabouts_of(ledger: Mapping[str, int], *, step: int | None) -> Whereabout
     order = [*(end for end in (*ENDS, "open") if end in counts), *(end for end in counts if end not in (*ENDS, "open"))]
     return Whereabouts(
         ends=[
-            Went(meaning=meaning_of_end(end), num_samples=counts[end], share=counts[end] / total if total else 0.0)
+            EndShare(meaning=meaning_of_end(end), num_samples=counts[end], share=counts[end] / total if total else 0.0)
             for end in order
         ],
         num_samples=total,

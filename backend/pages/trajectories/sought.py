@@ -37,7 +37,7 @@ class Sought:
         if self.question is None:
             return []
         words = list(words_of(text))
-        said, spans, at = [word.said for word in words], list[tuple[int, int]](), 0
+        said, spans, at = [word.folded for word in words], list[tuple[int, int]](), 0
         while at < len(words):
             lengths = [len(term.words) for term in self.question.wanted if _is_at(term, said, at)]
             if lengths:

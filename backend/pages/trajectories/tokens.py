@@ -170,9 +170,9 @@ def _legends(
         counts = Counter(_of_written(trace, looks[colouring.slug]))
         keys = [Key(look=look, label=label, num_tokens=counts[look]) for look, label in labels.get(colouring.slug, ())]
         if colouring is VERSION:
-            told = Counter(_of_written(trace, trace.versions))
+            num_by_version = Counter(_of_written(trace, trace.versions))
             keys = [
-                Key(look=_look_of_version(versions, each), label=f"version {each}", num_tokens=told[each])
+                Key(look=_look_of_version(versions, each), label=f"version {each}", num_tokens=num_by_version[each])
                 for each in versions
             ]
         yield Legend(colouring=colouring, keys=keys if looks[colouring.slug] else ())

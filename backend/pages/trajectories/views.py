@@ -91,7 +91,7 @@ def _content(job: Job, it: TrajectoryOut, whole: TrajectorySample, sought: Sough
         "neighbours": neighbours,
         "sample": whole,
         "tokens": tokens,
-        "num_untold": max(0, whole.num_tokens - len(tokens.shown)) if tokens else 0,
+        "num_not_stored": max(0, whole.num_tokens - len(tokens.shown)) if tokens else 0,
         "turns": turns,
         "sought": sought,
         "asked_pieces": sought.pieces(whole.prompt),

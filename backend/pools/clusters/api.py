@@ -84,7 +84,7 @@ class PoolPatch(Strict):
     autoscales: settings.Autoscales | None = None
     ray_url: settings.Address | None = None
     ray_token: settings.Token | None = None
-    moves_what_runs: bool = Field(
+    moves_running_jobs: bool = Field(
         False, description="With a new address: running jobs are expected there. Otherwise no job may hold devices."
     )
 
@@ -125,8 +125,9 @@ def patch_pool(
     new capacity is below what is held or promised, or the address changes while jobs hold devices there."""
     pool, now = the_pool(pool_id), database_now()
     requested = merged(settings_of(pool), _set_fields(body))
+    operator = Operator.speaking(caller_of(request), settings.SCOPE)
     changed = change_pool(
-        Operator.speaking(caller_of(request), settings.SCOPE), pool, requested, moves_what_runs=body.moves_what_runs,
+        operator, pool, requested, moves_running_jobs=body.moves_running_jobs,
         if_match=if_match or etag_of(pool.version), now=now,
     )  # fmt: skip
     return _tag_and_represent(changed, response, now)
@@ -172,7 +173,7 @@ def give_host_back(request: HttpRequest, response: HttpResponse, pool_id: PathId
 
 
 def _set_fields(body: PoolPatch) -> dict[str, Any]:
-    given = body.model_dump(exclude_unset=True, exclude={"moves_what_runs"})
+    given = body.model_dump(exclude_unset=True, exclude={"moves_running_jobs"})
     nulls = [name for name, value in given.items() if value is None and name not in settings.NULLABLE]
     if nulls:
         raise Invalid(f"{', '.join(nulls)}: null is not allowed. Omit a field to keep its value.")

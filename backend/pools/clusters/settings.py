@@ -144,11 +144,11 @@ def change_pool(
     pool: ResourcePool,
     settings: PoolSettings,
     *,
-    moves_what_runs: bool = False,
+    moves_running_jobs: bool = False,
     if_match: str | None,
     now: datetime,
 ) -> ResourcePool:
-    """`moves_what_runs`: running jobs are expected at the new address, where the same Ray or its replacement
+    """`moves_running_jobs`: running jobs are expected at the new address, where the same Ray or its replacement
     answers. Raises `PreconditionFailed`, `PoolInUse`, `Conflict`."""
     with transaction.atomic():
         pool = ResourcePool.objects.select_for_update(of=("self",), no_key=True).get(pk=pool.pk)
@@ -157,7 +157,7 @@ def change_pool(
         changed = {name for name in PoolSettings.model_fields if getattr(before, name) != getattr(settings, name)}
         if not changed:
             return pool
-        _refuse_conflicts(pool, before, settings, moves_what_runs=moves_what_runs)
+        _refuse_conflicts(pool, before, settings, moves_running_jobs=moves_running_jobs)
         for name, value in settings.columns().items():
             setattr(pool, name, value)
         pool.version += 1
@@ -165,8 +165,8 @@ def change_pool(
             pool.save()
         pool_changed()(pool.pk, now)
         data: dict[str, Any] = {"before": _describe(before, changed), "after": _describe(settings, changed)}
-        if moves_what_runs:
-            data["moves_what_runs"] = True
+        if moves_running_jobs:
+            data["moves_running_jobs"] = True
         operator.record("pool.changed", pool.pk, now=now, data=data)
     return pool
 
@@ -187,7 +187,7 @@ def _refuse_taken_name(name: str) -> Iterator[None]:
 
 
 def _refuse_conflicts(
-    pool: ResourcePool, before: PoolSettings, settings: PoolSettings, *, moves_what_runs: bool
+    pool: ResourcePool, before: PoolSettings, settings: PoolSettings, *, moves_running_jobs: bool
 ) -> None:
     live = Reservation.objects.filter(pool=pool, released_at__isnull=True)
     held = live.aggregate(sum=Sum("devices"))["sum"] or 0
@@ -199,9 +199,9 @@ def _refuse_conflicts(
             f"{settings.capacity}. First lower the quotas, or close the pool and wait"
         )
         raise PoolInUse(errors=[FieldError(pointer="/capacity", code="pool_in_use", message=message)])
-    if settings.ray_url != before.ray_url and held and not moves_what_runs:
+    if settings.ray_url != before.ray_url and held and not moves_running_jobs:
         message = (
             f"jobs hold {held} devices of the present Ray. Close the pool and wait until no job runs, or send "
-            "moves_what_runs if running jobs are to be found at the new address"
+            "moves_running_jobs if running jobs are to be found at the new address"
         )
         raise PoolInUse(errors=[FieldError(pointer="/ray_url", code="pool_in_use", message=message)])

@@ -18,7 +18,7 @@ from backend.errors import FieldError, Invalid
 from backend.jobs.models import TERMINAL_STATES, Job
 from backend.telemetry.fulltext.indexing import mark_of_job, mark_of_team
 from backend.telemetry.fulltext.question import Question
-from backend.telemetry.fulltext.said import Passage, passage_of, unpack_texts
+from backend.telemetry.fulltext.searched_texts import Passage, passage_of, unpack_texts
 from backend.telemetry.models import Removal, RemovedKind, Trajectory, TrajectoryWords
 
 LONGEST_SEARCH_MS: Final = 5_000

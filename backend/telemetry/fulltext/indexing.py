@@ -11,7 +11,7 @@ from typing import Final
 from django.db import connection
 
 from backend.jobs.models import Job
-from backend.telemetry.fulltext.said import pack_texts, said_by
+from backend.telemetry.fulltext.searched_texts import pack_texts, searched_texts
 from backend.telemetry.fulltext.words import kept_words
 from engine.spec.facts import TrajectorySample
 
@@ -33,7 +33,7 @@ def store_words(job: Job, samples: Sequence[tuple[int, TrajectorySample]]) -> No
     marks = [mark_of_job(job.pk), mark_of_team(job.team_id)]
     rows = []
     for key, sample in samples:
-        texts = said_by(sample)
+        texts = searched_texts(sample)
         rows.append((key, job.pk, kept_words([each.text for each in texts], marks), pack_texts(texts)))
     if rows:
         with connection.cursor() as db:

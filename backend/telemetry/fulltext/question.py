@@ -77,7 +77,7 @@ def question_of(typed: str) -> Question:
 
 
 def _term(sign: str, phrase: str, piece: str) -> Term | None:
-    words = [word.said for word in words_of(phrase or piece)]
+    words = [word.folded for word in words_of(phrase or piece)]
     if not words:
         return None
     return Term(words=words, is_unwanted=bool(sign), is_beginning=piece.endswith("*"))

@@ -22,7 +22,7 @@ _WORD: Final = re.compile(rf"[{_SIGNS}]|[^\W{_SIGNS}]+")
 
 
 class Word(NamedTuple):
-    said: str
+    folded: str
     """In the form that is compared."""
     start: int
     end: int

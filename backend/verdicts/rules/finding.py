@@ -50,7 +50,7 @@ class Finding:
         return self.tone == "alarm"
 
 
-def word_of(kind: str) -> str:
+def label_of_kind(kind: str) -> str:
     """Label of a stored kind, which a later release may have written."""
     return next((word for known, word in WORDS.items() if known == kind), kind)
 

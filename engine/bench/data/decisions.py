@@ -147,20 +147,20 @@ def _repacker(num: int, messages: int, plans: int) -> Iterator[Row]:
         )
         for replica in range(num)
     ]
-    planned, heard = list[float](), list[float]()
+    planned, received = list[float](), list[float]()
     for at in range(plans):
         for report in reports:
             began = time.process_time()
-            repacker.hear(report)
-            if at == 0 and len(heard) < messages:
-                heard.append(time.process_time() - began)
+            repacker.receive(report)
+            if at == 0 and len(received) < messages:
+                received.append(time.process_time() - began)
         began = time.process_time()
         if at == 0:
             repacker.on_updated(NEWER, 0.0)
         else:
             repacker.on_tick(10.0 * at)
         planned.append(time.process_time() - began)
-    yield _row("repacker", "a report", num, heard)
+    yield _row("repacker", "a report", num, received)
     yield _row("repacker", "a plan", num, planned)
 
 

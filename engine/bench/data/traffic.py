@@ -20,7 +20,7 @@ from engine.inference.port import SamplingParams, SequenceProgress
 from engine.live.data.actor import DataBody
 from engine.live.data.journal_file import JournalFile
 from engine.live.rollout.conversation import Conversation
-from engine.live.rollout.telling import told
+from engine.live.rollout.progress_codec import pack_progress
 from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.effects import Effect, InstallWeights, ReportProgress, Send, StartSequences, StopSequences
 from engine.pipeline.messages.addresses import DATA, TRAINER
@@ -34,7 +34,7 @@ from engine.pipeline.messages.to_rollout import (
 )
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import STREAM_EVERY_S, Plan
-from engine.pipeline.records import HeardUpTo, SampleKey, SampleProgress, Trajectory
+from engine.pipeline.records import AcknowledgedProgress, SampleKey, SampleProgress, Trajectory
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS
@@ -76,7 +76,7 @@ class Replica:
             case StopSequences():
                 raise AssertionError("no sample is stopped here")
             case ReportProgress():
-                known = [heard for heard in effect.heard if heard.key in self._samples]
+                known = [acknowledged for acknowledged in effect.acknowledged if acknowledged.key in self._samples]
                 return [ProgressReported(progress=tuple(map(self._progress_of, known)))]
         return []
 
@@ -106,13 +106,13 @@ class Replica:
             age = (key.group.ordinal * 97 + key.sample * 31) % self._length
         self._samples[key] = Growing(key, at, age)
 
-    def _progress_of(self, request: HeardUpTo) -> SampleProgress:
+    def _progress_of(self, request: AcknowledgedProgress) -> SampleProgress:
         each = self._samples[request.key]
         book, part = self._book, slice(each.at, each.at + each.num_tokens)
         partial_turn = SequenceProgress(
             token_ids=book.id_list[part], logprobs=book.logprob_list[part], versions=(0,) * each.num_tokens
         )
-        return told(self._conversation(each.key), partial_turn, lambda version: WEIGHTS, heard=request)
+        return pack_progress(self._conversation(each.key), partial_turn, lambda version: WEIGHTS, acknowledged=request)
 
     def _conversation(self, key: SampleKey) -> Conversation:
         prompt = Prompt(
@@ -223,8 +223,8 @@ class Traffic:
     def _send_to_data(self, message: Message) -> None:
         carried = _packed(message)
         self.bytes_received += len(carried)
-        heard: Message = self._timed("received", partial(_opened, carried))
-        self._decide(heard)
+        acknowledged: Message = self._timed("received", partial(_opened, carried))
+        self._decide(acknowledged)
         while self._body.is_busy:
             for kept in self._timed("logged", self._body.work):
                 self._decide(kept)

@@ -172,7 +172,7 @@ def _first_token_s(published_at: Mapping[WeightsId, float], bodies: Sequence[Eng
     lags = [
         said_at - published_at[weights]
         for body in bodies
-        for weights, said_at in body.first_said_at.items()
+        for weights, said_at in body.first_announced_at.items()
         if weights in published_at
     ]
     return fmean(lags) if lags else 0.0

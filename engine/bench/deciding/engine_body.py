@@ -58,14 +58,14 @@ class EngineBody:
         self._slots = [Slot(engine=machine.engine(slots=num)) for _ in range(num)]
         self._newest = self._slots[0]
         self._orders: deque[Effect] = deque()
-        self._is_at_work = False
+        self._is_working = False
         self._versions: dict[int, WeightsId] = {}
         # What happened so far:
         self.busy_s = self.held_up_s = self.kv_token_s = 0.0
         self.num_evicted = 0
         self.durations_s: list[float] = []
         """The time of each sample from its order to its last token."""
-        self.first_said_at: dict[WeightsId, float] = {}
+        self.first_announced_at: dict[WeightsId, float] = {}
 
     # ── the fleet's calls ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -102,8 +102,8 @@ class EngineBody:
 
     def perform(self, effect: Effect) -> None:
         self._orders.append(effect)
-        if not self._is_at_work:
-            self._is_at_work = True
+        if not self._is_working:
+            self._is_working = True
             self._kernel.after(0.0, self._work)
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,7 +117,7 @@ class EngineBody:
             seconds, then = self._timed(self._step)
             self.busy_s += seconds
         else:
-            self._is_at_work = False
+            self._is_working = False
             return
         view = self.measure()
         self.kv_token_s += seconds * view.kv_used * self._setup.room.kv_tokens
@@ -142,7 +142,7 @@ class EngineBody:
     def _hand_in(self, wrote: Sequence[WeightsId], ended: Sequence[tuple[Slot, SequenceOutput]]) -> None:
         now = self._kernel.now
         for weights in wrote:
-            self.first_said_at.setdefault(weights, now)
+            self.first_announced_at.setdefault(weights, now)
         for slot, output in ended:
             live = slot.live.pop(output.sequence_id)
             self.durations_s.append(now - live.begun_at)

@@ -28,8 +28,8 @@ def ended(recordings: Path) -> Iterator[Trajectory]:
     """Every training trajectory sent to data, once; a replica resends a trajectory until data has it on disk."""
     known = set[SampleKey]()
     for path in sorted(recordings.glob(DATA_RECORDINGS)):
-        for heard in read_recording(path)[2]:
-            for each in heard.message.finished if isinstance(heard.message, ReplicaSynced) else ():
+        for received in read_recording(path)[2]:
+            for each in received.message.finished if isinstance(received.message, ReplicaSynced) else ():
                 if each.key not in known and each.key.group.evaluation is None and each.content is not None:
                     known.add(each.key)
                     yield each

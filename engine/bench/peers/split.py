@@ -38,7 +38,7 @@ def columns(runs: Sequence[Measured]) -> dict[str, Value]:
     return {**samples.columns("samples_per_s"), **{name: rounded(ms) for name, ms in parts.items()}}
 
 
-def told_by_part(runs: Sequence[Measured]) -> str:
+def waits_by_part(runs: Sequence[Measured]) -> str:
     """Medians; largest first."""
     names = dict.fromkeys(name for run in runs for name in run.cpu_by_part)
     by_part = {name: median(run.cpu_by_part.get(name, 0.0) for run in runs) for name in names}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from engine.live.weights.offered_bytes import map_version, unmap_beside
+from engine.live.weights.offered_bytes import map_version, unmap_in_background
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.weights.chunks import copy_bytes
@@ -44,7 +44,7 @@ class InstallerActor:
             started = time.perf_counter()
             version = map_version(served.manifest, served.payload)
             installer.install(version, model)
-            unmap_beside(version)
+            unmap_in_background(version)
             del version
             installed = time.perf_counter()
             copy_bytes(there, memory)

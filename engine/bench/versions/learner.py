@@ -109,7 +109,7 @@ class Learner:
         drawn = sha256(f"{self._spec.training.seed}/{name}".encode()).digest()
         return Wanted(
             name=name,
-            prompt_ids=self._wording.opened(prompt).ids,
+            prompt_ids=self._wording.render_prompt(prompt).ids,
             sampling=SamplingParams(
                 max_new_tokens=rollout.max_new_tokens,
                 temperature=rollout.temperature,
@@ -123,7 +123,7 @@ class Learner:
         return write(self._engine, wanted, trained=trained, versions=versions)
 
     def _judged(self, prompt: Prompt, answer: Written) -> float:
-        verdict = self._environment.respond(prompt, [self._wording.heard(answer.token_ids).turn])
+        verdict = self._environment.respond(prompt, [self._wording.decode(answer.token_ids).turn])
         assert isinstance(verdict, Verdict), "one turn is answered by a verdict"
         return verdict.reward
 

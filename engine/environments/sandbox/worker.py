@@ -90,7 +90,7 @@ class Worker:
         while True:
             message = self._await_message(nonce, child, own)
             if "ask" in message and ask is not None:
-                child.send(packed({"told": self._answer(ask, message["ask"])}))
+                child.send(packed({"answer": self._answer(ask, message["ask"])}))
             elif "value" in message:
                 return message["value"]
             else:

@@ -26,7 +26,7 @@ from engine.inference.vllm.engine import VllmRolloutEngine
 from engine.inference.vllm.live_sequence import Held
 from engine.inference.vllm.start import AdapterRoom, read_shapes
 from engine.models.loading import read_config
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.low_rank import TARGETS, Base, names_of
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
@@ -60,7 +60,7 @@ class AdapterEngines:
         modules = self._check(version)
         self._num_taken += 1
         name = f"version {version.version}, taken as number {self._num_taken}"
-        with self._lend_folder() as folder, at_work("install"):
+        with self._lend_folder() as folder, working("install"):
             write_adapter(folder, version, modules, dtype=self._dtype)
             self.vllm.install_adapter(held, folder, name=name, number=number, version=version.version)
 

@@ -30,7 +30,7 @@ from engine.inference.vllm.start import (
     start_vllm,
 )
 from engine.models.tokenizer import Tokenizer, read_eos_ids
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
 
@@ -123,7 +123,7 @@ class VllmRolloutEngine:
 
     def _advance(self) -> "Iterable[TokenOutput]":
         is_decoding = all(live.is_prefilled for live in self._live.values())
-        with at_work("decode" if is_decoding else "prefill"):
+        with working("decode" if is_decoding else "prefill"):
             return self._core.step()
 
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
@@ -145,7 +145,7 @@ class VllmRolloutEngine:
         else:
             self._base.check(weights, self._shapes)
         self._record_all(self._core.finish())  # the present weights made these tokens
-        with at_work("install"):
+        with working("install"):
             self._core.install(weights, folder=self._folder, names=tuple(self._shapes))
         self._renew(self._held, weights.version)
         self._llm.reset_prefix_cache()  # vLLM refuses while sequences run; the new salt hides the old pages then
@@ -184,7 +184,7 @@ class VllmRolloutEngine:
 
     def probe(self, token_ids: Sequence[int], held: Held | None = None) -> tuple[float, ...]:
         self._record_all(self._core.finish())
-        with at_work("probe"):
+        with working("probe"):
             return self._core.probe(token_ids, (held or self._held).adapter)
 
     def view(self) -> EngineView:

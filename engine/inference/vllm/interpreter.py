@@ -39,7 +39,7 @@ def find_vllm_python(named: str, *, root: Path = ROOT) -> Path:
 
 
 @contextmanager
-def refuse_what_lacks_something() -> Iterator[None]:
+def explain_missing_packages() -> Iterator[None]:
     """Turns an `ImportError` into a `ValueError`: a retry would meet the same environment."""
     try:
         yield

@@ -25,7 +25,7 @@ def row_logprobs(llm: Any, token_ids: Sequence[int], adapter: Any = None) -> tup
     row = list(token_ids[: min(llm.model_config.max_model_len, num_free) - 1])  # room for its one token
     if len(row) < 2:
         return ()
-    llm.collective_rpc("tell_prompts_as_logprobs")
+    llm.collective_rpc("report_prompt_logprobs")
     sampling = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, detokenize=False, prompt_logprobs=0)
     prompt = {"prompt_token_ids": row, "cache_salt": NAME}
     request = llm.input_processor.process_inputs(

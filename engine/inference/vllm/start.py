@@ -19,7 +19,7 @@ import torch._dynamo
 from safetensors import safe_open
 
 from engine.inference.vllm.interpreter import STARTED_WITH
-from engine.inference.vllm.worker_signs import listen_to_workers
+from engine.inference.vllm.worker_progress import listen_to_workers
 from engine.models.loading import weight_files
 from engine.spec.slots import room_of_rank
 from engine.weights.low_rank import TARGETS

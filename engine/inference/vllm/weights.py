@@ -21,8 +21,8 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, Weight
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from engine.inference.vllm.worker_signs import sign_every_layer
-from engine.signs import still_here
+from engine.inference.vllm.worker_progress import report_every_layer
+from engine.progress import report_progress
 from engine.weights.low_rank import Base
 from engine.weights.open_file import map_path
 from engine.weights.port import WeightManifest, WeightVersion
@@ -49,7 +49,7 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: nn.Module) -> None:
         super().__init__(config, vllm_config, device, model)
         if device.type == "cpu":
-            sign_every_layer(model)
+            report_every_layer(model)
             for layer in model.modules():
                 _pack_experts_again(layer)
 
@@ -84,7 +84,7 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
 def _signed(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Reports progress once per tensor: vLLM copies each into its layer before it takes the next."""
     for named in tensors.items():
-        still_here()
+        report_progress()
         yield named
 
 

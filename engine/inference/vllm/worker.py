@@ -21,12 +21,12 @@ from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 from engine.inference.vllm import cpu_adapters
 from engine.inference.vllm.kv import layout_of, own_part, read_pages
 from engine.inference.vllm.weights import BACKEND, MappedWeights
-from engine.inference.vllm.worker_signs import speak_as_worker
+from engine.inference.vllm.worker_progress import report_as_worker
 from engine.weights.open_file import map_path
 
 WeightTransferEngineFactory.register_engine(BACKEND, MappedWeights)
 cpu_adapters.take_over()
-speak_as_worker()
+report_as_worker()
 # No adapter is of experts (start.py). With LoRA enabled, vLLM would choose a kernel that CPUs do not have.
 FusedMoEConfig.is_lora_enabled = property(lambda config: False, lambda config, given: None)
 
@@ -41,7 +41,7 @@ class RolloutWorker:
         worker.update_weights(update)
         worker.finish_weight_update()
 
-    def tell_prompts_as_logprobs(self) -> None:
+    def report_prompt_logprobs(self) -> None:
         """Makes prompt scores log-probs: otherwise they are logits, as the answers' are. The sampler keeps its mode."""
         runner: Any = self.model_runner  # type: ignore[attr-defined]
         runner.model_config.logprobs_mode = "raw_logprobs"

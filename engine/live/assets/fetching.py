@@ -38,7 +38,7 @@ MOST_MANIFEST_BYTES: Final = 64 * 2**20
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
-class NotGiven(Exception):
+class AssetRefused(Exception):
     """The control plane refuses the asset; perhaps the attempt has ended."""
 
     retryable = False
@@ -50,7 +50,7 @@ class Source:
     token: str
 
     def manifest(self, asset: str, sha256: str) -> AssetManifest:
-        """Raises `ConnectionError`, `NotGiven`."""
+        """Raises `ConnectionError`, `AssetRefused`."""
 
         def verified(content: bytes) -> AssetManifest | None:
             try:
@@ -61,8 +61,8 @@ class Source:
 
         return self._fetch_verified(f"{asset}/manifest", MOST_MANIFEST_BYTES, verified)
 
-    def fill(self, folder: Path, asset: str, manifest: AssetManifest, *, still_here: Callable[[], None]) -> None:
-        """Calls `still_here` after every part; its errors end the fetch. Raises `ConnectionError`, `NotGiven`."""
+    def fill(self, folder: Path, asset: str, manifest: AssetManifest, *, report_progress: Callable[[], None]) -> None:
+        """Calls `report_progress` after each part. Raises `ConnectionError`, `AssetRefused`."""
         wanted = {file.name for file in manifest.files}
         for left in folder.iterdir():
             if left.name not in wanted:
@@ -81,7 +81,7 @@ class Source:
                     try:
                         for done in as_completed(writes):
                             done.result()
-                            still_here()
+                            report_progress()
                     except BaseException:
                         threads.shutdown(cancel_futures=True)  # they must end before their file is closed
                         raise
@@ -108,7 +108,7 @@ class Source:
                     return content
             except HTTPError as error:
                 if error.code in (401, 403, 404) and error.url.startswith(self.control_url):
-                    raise NotGiven(f"the control plane answers {error.code} to {path}") from error
+                    raise AssetRefused(f"the control plane answers {error.code} to {path}") from error
                 problem = error
             except (OSError, http.client.HTTPException) as error:
                 problem = error

@@ -12,10 +12,10 @@ from typing import Literal
 
 from engine.live.assets.fetching import Source
 from engine.live.assets.node_cache import NodeCache
-from engine.signs import at_work, still_here
+from engine.progress import report_progress, working
 from engine.spec.control import OrderedAsset, OrderedAssets
 from engine.spec.job import JobSpec
-from engine.spec.named_assets import saying
+from engine.spec.named_assets import with_references
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +26,16 @@ class JobAssets:
     """The shared folder."""
     cache: NodeCache
 
-    def placed(self, spec: JobSpec, *, check: Callable[[], None] = still_here) -> JobSpec:
+    def placed(self, spec: JobSpec, *, check: Callable[[], None] = report_progress) -> JobSpec:
         """Fetches all assets and returns the spec with paths for names. `check` may raise to end the fetch. Raises
-        `ValueError`, `ConnectionError`, `NotGiven`."""
-        return saying(spec, {each.pointer: str(self._path(each, check)) for each in self.ordered.assets})
+        `ValueError`, `ConnectionError`, `AssetRefused`."""
+        return with_references(spec, {each.pointer: str(self._path(each, check)) for each in self.ordered.assets})
 
     def ensure(self, kind: Literal["data", "model"]) -> None:
         """Fetches the assets of this kind to this node, to the same paths."""
         for each in self.ordered.assets:
             if each.kind == kind:
-                self._path(each, still_here)
+                self._path(each, report_progress)
 
     def _path(self, asset: OrderedAsset, check: Callable[[], None]) -> Path:
         if asset.place is not None:
@@ -43,9 +43,9 @@ class JobAssets:
 
         def fill(folder: Path) -> None:
             source = Source(control_url=self.control_url.rstrip("/"), token=self.ordered.token)
-            source.fill(folder, asset.id, source.manifest(asset.id, asset.sha256), still_here=check)
+            source.fill(folder, asset.id, source.manifest(asset.id, asset.sha256), report_progress=check)
 
-        with at_work("fetch"):
+        with working("fetch"):
             folder = self.cache.hold(asset.sha256, num_bytes=asset.num_bytes, fill=fill, waiting=check)
         return _path_within(asset, folder)
 

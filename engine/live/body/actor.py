@@ -21,12 +21,12 @@ from engine.live.body.handed import Handed
 from engine.live.body.heartbeat import Heartbeat
 from engine.live.body.loop import Body, Loop, Upward
 from engine.live.body.recording import Recording
-from engine.live.process.core_waits import ProcessNamed, ProcessSeen, look_at, own_process
+from engine.live.process.core_waits import ProcessNamed, ProcessTimes, look_at, own_process
 from engine.live.process.kernel_kills import HostKills, KillReporter
 from engine.live.process.settings import log_form
 from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.pipeline.messages.message import Message
-from engine.sinks.lines import LineKeeper, LinesSaid
+from engine.sinks.lines import LineKeeper, TakenLines
 from engine.spec.job import JobSpec
 from engine.spec.log_text import log_to
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 # One thread each: messages keep their order, and a waiting poll never delays a delivery.
 CONCURRENCY_GROUPS = {"inbox": 1, "outbox": 1}
 
-Collected = Upward | LinesSaid | HostKills | ProcessNamed
+Collected = Upward | TakenLines | HostKills | ProcessNamed
 
 
 class SideReports:
@@ -45,7 +45,7 @@ class SideReports:
         self._lines, self._kills = lines, KillReporter()
         self._process: ProcessNamed | None = ProcessNamed(process=own_process())
 
-    def take(self) -> list[tuple[Address, LinesSaid | HostKills | ProcessNamed]]:
+    def take(self) -> list[tuple[Address, TakenLines | HostKills | ProcessNamed]]:
         process, self._process = self._process, None
         return [(DRIVER, each) for each in (process, self._kills.news(), self._lines.take()) if each is not None]
 
@@ -115,7 +115,7 @@ class BodyActor:
         return [*self._side_reports.take(), *collected]  # before a message that may be this actor's last
 
     @ray.method(concurrency_group="inbox")
-    def look_at(self, process: str) -> ProcessSeen | None:
+    def look_at(self, process: str) -> ProcessTimes | None:
         """Inspects a process of this host for the driver, which may run on another host."""
         return look_at(process)
 

@@ -29,12 +29,12 @@ class Heartbeat:
 
     def _run(self) -> None:
         while True:
-            signs = self._loop.signs
+            progress = self._loop.progress
             report = PartReported(
                 part=self._part,
                 incarnation=self._incarnation,
-                piece=signs.piece,
-                beside=signs.beside,
+                piece=progress.piece,
+                worker_pieces=progress.worker_pieces,
                 waited_s=self._loop.waited_s,
             )
             self._loop.outbox.put(MANAGER, report)

@@ -29,7 +29,7 @@ from engine.live.process.memory import describe_error, is_out_of_memory, out_of_
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
-from engine.signs import Signs, at_work
+from engine.progress import LoopProgress, working
 from engine.spec.facts import FailureClass
 from engine.training.checkpoint.folder import CheckpointUnverified
 
@@ -119,7 +119,7 @@ class Loop:
         self._inbox: Queue[Message | BodyCall] = Queue(maxsize=INBOX_SIZE)
         self._stopping = Event()
         self.outbox = Outbox()
-        self.signs = Signs()
+        self.progress = LoopProgress()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -141,12 +141,12 @@ class Loop:
         self._inbox.put(lambda body: [])  # else the loop waits for its next tick
 
     def _run(self) -> None:
-        with self.signs.heard_here():
+        with self.progress.attached():
             self._build_and_serve()
 
     def _build_and_serve(self) -> None:
         try:
-            with at_work("start", is_opaque=True):  # imports, and starting processes
+            with working("start", is_opaque=True):  # imports, and starting processes
                 body = self._build()
         except ValueError as error:  # the spec requires something that this machine lacks
             self._fail("config", error)
@@ -176,7 +176,7 @@ class Loop:
         self._handle(body, body.start())
         tick_at = time.monotonic()
         while not self._stopping.is_set():
-            self.signs.sign()
+            self.progress.advance()
             wait_s = 0.0 if body.is_busy else max(0.0, tick_at - time.monotonic())
             for item in self._receive(wait_s):
                 self._handle(body, item(body) if callable(item) else [item])
@@ -199,7 +199,7 @@ class Loop:
     def _handle(self, body: Body, messages: list[Message]) -> None:
         waiting = deque(messages)
         while waiting:
-            self.signs.sign()
+            self.progress.advance()
             message, now = waiting.popleft(), time.monotonic()
             effects = body.brain.handle(message, now)
             if self._recording is not None:

@@ -1,7 +1,7 @@
 """A recording of a brain's messages and decisions, which `python -m engine replay` repeats.
 
     first line     the brain's part, the job's spec, and its arguments
-    then           {"now": …, "heard": {"BatchWanted": {…}}, "decided": <digest of the effects>}
+    then           {"now": …, "received": {"BatchWanted": {…}}, "decided": <digest of the effects>}
 
 Invariants:
 - data that only bodies read (weights, keys and values, a sample's text, any bytes) is left out: brains only pass it on;
@@ -42,7 +42,7 @@ class Recording:
         self._write({"part": str(part), "built_with": built_with})
 
     def note(self, now: float, message: Message, effects: Sequence[Effect]) -> None:
-        self._write({"now": now, "heard": {type(message).__name__: plain(message)}, "decided": digest(effects)})
+        self._write({"now": now, "received": {type(message).__name__: plain(message)}, "decided": digest(effects)})
 
     def _write(self, entry: object) -> None:
         self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
@@ -75,7 +75,7 @@ def plain(value: object) -> Any:
 
 def _parse(line: str) -> Recorded:
     entry = json.loads(line)
-    [(kind, message)] = entry["heard"].items()
+    [(kind, message)] = entry["received"].items()
     return Recorded(now=entry["now"], message=_adapter(kind).validate_python(message), decided=entry["decided"])
 
 

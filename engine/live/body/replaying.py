@@ -32,12 +32,12 @@ from engine.spec.job import JobSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     number: int
-    heard: Recorded
+    received: Recorded
     effects: list[Effect]
 
     @property
     def is_the_same(self) -> bool:
-        return digest(self.effects) == self.heard.decided
+        return digest(self.effects) == self.received.decided
 
 
 def replay(file: Path) -> tuple[Address, Iterator[Decision]]:
@@ -47,7 +47,7 @@ def replay(file: Path) -> tuple[Address, Iterator[Decision]]:
 
     def decisions() -> Iterator[Decision]:
         for number, each in enumerate(entries, start=1):
-            yield Decision(number=number, heard=each, effects=brain.handle(each.message, each.now))
+            yield Decision(number=number, received=each, effects=brain.handle(each.message, each.now))
 
     return part, decisions()
 

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from engine.live.checkpoints.store import FETCHED, RemoteCheckpoints
 from engine.live.process.settings import Settings
-from engine.signs import still_here
+from engine.progress import report_progress
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointManifest, CheckpointPart
 from engine.training.checkpoint.folder import ELSEWHERE_FILE, CheckpointUnverified, note_elsewhere
 
@@ -133,7 +133,7 @@ def _turn_at(folder: Path, number: int) -> Iterator[bool]:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)  # the kernel releases it with the process
         except BlockingIOError:
-            still_here()
+            report_progress()
             time.sleep(_LOOK_UP_EVERY_S)
             yield False
         else:

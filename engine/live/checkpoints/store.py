@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from engine.live.process.settings import Settings
-from engine.signs import at_work, sign_from_anywhere, still_here
+from engine.progress import progress_reporter, report_progress, working
 from engine.spec.checkpoint_manifest import (
     MANIFEST_FILE,
     PROGRESS_FOLDER,
@@ -145,13 +145,13 @@ class CheckpointStore:
 
     def fetch_parts(self, uri: str, parts: Mapping[str, CheckpointPart], folder: Path) -> None:
         """Downloads parts of a checkpoint, without verifying them."""
-        key, sign = self._key_of(uri), sign_from_anywhere()
-        how = {"Config": _transfer(), "Callback": lambda num_bytes: sign()}
+        key, report = self._key_of(uri), progress_reporter()
+        how = {"Config": _transfer(), "Callback": lambda num_bytes: report()}
         for name, part in parts.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             stored = self._name(f"{key}/{STORED_PARTS}/{part.sha256}")
-            with at_work("fetch"):  # boto downloads to a temporary name first
+            with working("fetch"):  # boto downloads to a temporary name first
                 self._try(partial(self._client.download_file, self._bucket, stored, str(target), **how))
 
     def tensor_names(self, uri: str, part: CheckpointPart) -> list[str]:
@@ -173,9 +173,9 @@ class CheckpointStore:
             return
         if not file.exists():
             raise ConnectionError(f"checkpoint store: {name} is missing; another host was to upload it")
-        sign = sign_from_anywhere()  # boto reports on threads of its own
-        how = {"Config": _transfer(), "Callback": lambda num_bytes: sign()}
-        with at_work("upload"):
+        report = progress_reporter()  # boto reports on threads of its own
+        how = {"Config": _transfer(), "Callback": lambda num_bytes: report()}
+        with working("upload"):
             self._try(lambda: self._client.upload_file(str(file), self._bucket, name, **how))
 
     def _size_of(self, name: str) -> int | None:
@@ -204,7 +204,7 @@ class CheckpointStore:
                 if code in _REFUSED or wait_s is None:
                     raise ConnectionError(f"checkpoint store: {error}") from error
                 log.warning("checkpoint store is busy or unreachable, retry in_s=%.0f error=%s", wait_s, error)
-                still_here()
+                report_progress()
                 self._wait(wait_s)
         raise AssertionError("the last wait is None")
 

@@ -23,7 +23,7 @@ from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.policy.progress import SLOWEST_SYNC_S
-from engine.signs import at_work, signs_beside
+from engine.progress import worker_progress, working
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class CheckpointWriter:
         """Called on the thread of its loop. `report` is called on the writer's thread. `remote`: by default the
         environment's."""
         self._report, self._remote = report, remote or RemoteCheckpoints.from_environment()
-        self._signs = signs_beside()
+        self._progress = worker_progress()
         self._queue: Queue[Job] = Queue(maxsize=1)
         self._free = Semaphore(1)
         Thread(target=self._run, name="checkpoints", daemon=True).start()
@@ -58,15 +58,15 @@ class CheckpointWriter:
 
     def _wait_for_writer(self) -> bool:
         """Waits while the writer is at the same piece of work, with that piece's timeout. True once it is free."""
-        piece = self._signs.piece
-        with at_work("the disk", constant_s=SLOWEST_SYNC_S + piece.constant_s):
-            while self._signs.piece.serial == piece.serial:
+        piece = self._progress.piece
+        with working("the disk", constant_s=SLOWEST_SYNC_S + piece.constant_s):
+            while self._progress.piece.serial == piece.serial:
                 if self._free.acquire(timeout=LOOK_UP_EVERY_S):
                     return True
         return False
 
     def _run(self) -> None:
-        self._signs.hear_this_thread()
+        self._progress.attach_thread()
         while True:
             job = self._queue.get()
             result = job()

@@ -25,7 +25,7 @@ from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.policy.progress import SLOWEST_SYNC_S
-from engine.signs import at_work
+from engine.progress import working
 from engine.spec.job import JobSpec
 
 
@@ -54,7 +54,7 @@ class DataBody:
 
     def work(self) -> list[Message]:
         unsynced, self._unsynced = self._unsynced, []
-        with at_work("append", constant_s=SLOWEST_SYNC_S):
+        with working("append", constant_s=SLOWEST_SYNC_S):
             self._write(unsynced)
         return [Persisted(serial=unsynced[-1].serial)]
 

@@ -22,7 +22,7 @@ from engine.live.data.frames import frame, frames
 from engine.live.data.snapshots import JOURNAL, UNFINISHED, numbered, sync_folder, write_snapshot
 from engine.live.data.trajectory_offsets import Offset, TrajectoryOffsets
 from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
-from engine.signs import signs_beside
+from engine.progress import worker_progress
 
 
 class JournalFile:
@@ -37,7 +37,7 @@ class JournalFile:
         self._file.truncate(_num_whole_bytes(self._path))
         sync_folder(folder)
         self._offsets = TrajectoryOffsets()
-        self._snapshots = ThreadPoolExecutor(1, "snapshot", initializer=signs_beside().hear_this_thread)
+        self._snapshots = ThreadPoolExecutor(1, "snapshot", initializer=worker_progress().attach_thread)
         self._snapshot: Future[TrajectoryOffsets] | None = None
 
     def append(self, records: Sequence[Record]) -> None:

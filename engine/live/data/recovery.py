@@ -16,7 +16,7 @@ from engine.live.data.frames import body_at, entry_of, frames
 from engine.live.data.snapshots import JOURNAL, SNAPSHOT, numbered
 from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
 from engine.pipeline.records import Trajectory
-from engine.signs import at_work
+from engine.progress import working
 
 _READ_BYTES: Final = 16 * 2**20
 
@@ -38,7 +38,7 @@ def _read_records(files: Sequence[Path]) -> Iterator[Record]:
         content = _read_content(file)
         whole = 0
         for body, end in frames(content):
-            with at_work("log"):
+            with working("log"):
                 entry, whole = entry_of(body, resolve=[].__getitem__), end
             assert not isinstance(entry, DataSnapshot | Trajectory), f"{file} holds a {type(entry).__name__}"
             yield entry
@@ -51,7 +51,7 @@ def _read_content(file: Path) -> bytes:
     pieces = BytesIO()
     with file.open("rb", buffering=0) as stream:
         while True:
-            with at_work("log"):
+            with working("log"):
                 if not (piece := stream.read(_READ_BYTES)):
                     return pieces.getvalue()
                 pieces.write(piece)
@@ -79,7 +79,7 @@ def _read_trajectory(file: BinaryIO, at: int) -> Trajectory:
     body = body_at(file, at)
     if body is None:
         raise LogLost(f"the trajectory at byte {at} of {file.name} is torn")
-    with at_work("log"):
+    with working("log"):
         entry = entry_of(body, resolve=[].__getitem__)
     trajectory = entry.trajectory if isinstance(entry, TrajectoryTaken) else entry
     assert isinstance(trajectory, Trajectory), f"{type(trajectory).__name__} at byte {at} of {file.name}"

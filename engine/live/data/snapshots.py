@@ -18,7 +18,7 @@ from engine.live.data.trajectory_offsets import Offset, TrajectoryOffsets
 from engine.pipeline.journal import DataSnapshot
 from engine.pipeline.records import Trajectory
 from engine.policy.progress import SLOWEST_SYNC_S
-from engine.signs import at_work
+from engine.progress import working
 
 JOURNAL: Final = ".journal"
 SNAPSHOT: Final = ".snapshot"
@@ -38,16 +38,16 @@ def write_snapshot(folder: Path, number: int, snapshot: DataSnapshot, offsets: T
             offset = offsets.of(trajectory)
             if offset is None or offset.file in sparse:
                 data, at = frame(trajectory), output.tell()
-                with at_work("log", constant_s=SLOWEST_SYNC_S):
+                with working("log", constant_s=SLOWEST_SYNC_S):
                     output.write(data)
                 offset = Offset(file=file.name, at=at, num_bytes=len(data))
             kept.put(trajectory, offset)
         state = frame(snapshot, referred=lambda trajectory: _as_json(kept.of(trajectory)))
-        with at_work("log", constant_s=SLOWEST_SYNC_S):
+        with working("log", constant_s=SLOWEST_SYNC_S):
             output.write(state)
             output.flush()
             os.fsync(output.fileno())
-    with at_work("log", constant_s=SLOWEST_SYNC_S):
+    with working("log", constant_s=SLOWEST_SYNC_S):
         unfinished.rename(file)
         sync_folder(folder)
         _delete_obsolete(folder, number, {offset.file for offset in kept})

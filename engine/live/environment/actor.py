@@ -28,7 +28,7 @@ from engine.live.body.handed import Handed
 from engine.live.body.loop import BodyFailed, Outbox
 from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
-from engine.live.process.core_waits import ProcessSeen, look_at
+from engine.live.process.core_waits import ProcessTimes, look_at
 from engine.live.process.memory import is_out_of_memory
 from engine.live.process.settings import log_form
 from engine.pipeline.messages.addresses import DRIVER, Address, environment_address
@@ -83,7 +83,7 @@ class EnvironmentActor:
         return [*self._side_reports.take(), *collected]
 
     @ray.method(concurrency_group="inbox")
-    def look_at(self, process: str) -> ProcessSeen | None:
+    def look_at(self, process: str) -> ProcessTimes | None:
         """Inspects a process of this host for the driver, which may run on another host."""
         return look_at(process)
 

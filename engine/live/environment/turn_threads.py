@@ -39,7 +39,7 @@ from engine.environments.port import (
 from engine.environments.sandbox.excuses import Excuse, excusing
 from engine.environments.sandbox.host_speed import host_scale
 from engine.live.environment.failures import blamed, failure_of, hanging, shown_of
-from engine.live.environment.turns import Answer, Ask, AskId, Said
+from engine.live.environment.turns import Answer, Ask, AskId, TurnResult
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure
 from engine.policy.awake import AwakeTime
@@ -106,7 +106,7 @@ class TurnThreads:
             if known is None and not self._hangs:
                 self._enqueue(ask, id)
                 return
-        self._answer(ask.by, known or Answer(id=id, said=hanging(ask, MAX_LEFT_BEHIND)))
+        self._answer(ask.by, known or Answer(id=id, result=hanging(ask, MAX_LEFT_BEHIND)))
 
     def _enqueue(self, ask: Ask, id: AskId) -> None:
         pending = Pending(id=id, ask=ask, asked_at=self._now(), num_before=len(self._pending))
@@ -179,7 +179,7 @@ class TurnThreads:
             if not has_work and not self._queue:
                 return None
 
-    def _respond(self, pending: Pending) -> Said:
+    def _respond(self, pending: Pending) -> TurnResult:
         tries_left = TRIES
         while True:
             tries_left -= 1
@@ -190,7 +190,7 @@ class TurnThreads:
                 if not tries_left or pending.is_over or not getattr(error, "retryable", False):
                     return failure_of(error, pending.ask)
 
-    def _call_environment(self, ask: Ask) -> Said:
+    def _call_environment(self, ask: Ask) -> TurnResult:
         raw: Prompt | Observation | Verdict
         if ask.prompt is None:
             raw = self._environment.prompt(ask.key.group.split, ask.key.group.ordinal)
@@ -204,7 +204,7 @@ class TurnThreads:
             log.warning("replaced invalid Unicode of the environment by U+FFFD, first in %s", shown_of(ask))
         return answer
 
-    def _finish(self, pending: Pending, result: Said, *, is_given_up: bool = False) -> bool:
+    def _finish(self, pending: Pending, result: TurnResult, *, is_given_up: bool = False) -> bool:
         """False if the request had timed out before."""
         with self._lock:
             if pending.is_over:
@@ -222,12 +222,12 @@ class TurnThreads:
         self._answer(ask.by, answer)
         return True
 
-    def _make_answer(self, pending: Pending, result: Said) -> Answer:
+    def _make_answer(self, pending: Pending, result: TurnResult) -> Answer:
         now = self._now()
         waited_s = (pending.begun_at or now) - pending.asked_at + pending.excuse.seconds()
         return Answer(
             id=pending.id,
-            said=result,
+            result=result,
             seconds=now - pending.asked_at,
             waited_s=min(waited_s, now - pending.asked_at),
             num_before=pending.num_before,

@@ -12,7 +12,7 @@ from engine.pickling import pickled_by_values
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure, SampleKey
 
-Said = Prompt | Observation | Verdict | Failure
+TurnResult = Prompt | Observation | Verdict | Failure
 
 AskId = tuple[SampleKey, int, str]
 """A trajectory, its number of turns, and a digest of them: a sample may be generated again on another replica."""
@@ -27,23 +27,23 @@ class Ask:
     turns: tuple[Turn, ...]
     is_truncated: bool = False
     """The model cannot take another turn: the environment must return a verdict."""
-    said: str = field(init=False)
+    digest: str = field(init=False)
     """A digest of the turns and of `is_truncated`, computed once by the sender."""
 
     def __post_init__(self) -> None:
         texts = [turn.text for turn in self.turns] + ["truncated"] * self.is_truncated
-        digest = sha256("\0".join(texts).encode(errors="surrogatepass"))
-        object.__setattr__(self, "said", digest.hexdigest()[:16])
+        hashed = sha256("\0".join(texts).encode(errors="surrogatepass"))
+        object.__setattr__(self, "digest", hashed.hexdigest()[:16])
 
     @property
     def id(self) -> AskId:
-        return (self.key, len(self.turns), self.said)
+        return (self.key, len(self.turns), self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     id: AskId
-    said: Said
+    result: TurnResult
     seconds: float = 0.0
     """From the request to the answer."""
     waited_s: float = 0.0

@@ -23,7 +23,7 @@ from engine.pipeline.messages.to_driver import (
 )
 from engine.pipeline.reading import MAX_LETTERS
 from engine.pipeline.records import Trajectory, TrajectoryContent, Utterance, VersionRun
-from engine.sinks.lines import LinesSaid
+from engine.sinks.lines import TakenLines
 from engine.spec.facts import (
     MAX_LINES,
     MAX_PARTS,
@@ -188,9 +188,9 @@ def _align(logprobs: Sequence[float], written: Sequence[bool]) -> list[float]:
     return [next(own) if is_own else 0.0 for is_own in written]
 
 
-def log_lines(batches: Iterable[LinesSaid]) -> list[LogLines]:
+def log_lines(batches: Iterable[TakenLines]) -> list[LogLines]:
     """Facts for each component, with its lines in order."""
-    by_component: dict[str, list[LinesSaid]] = {}
+    by_component: dict[str, list[TakenLines]] = {}
     for each in batches:
         by_component.setdefault(each.component, []).append(each)
     facts = []

@@ -33,7 +33,7 @@ from engine.pipeline.messages.to_driver import (
     WeightsTaken,
 )
 from engine.pipeline.messages.to_manager import ReplicaReported
-from engine.sinks.lines import LinesSaid
+from engine.sinks.lines import TakenLines
 from engine.sinks.port import EventSink
 from engine.spec.facts import MAX_SPANS, CheckpointSaved
 
@@ -69,7 +69,7 @@ class Recorder:
         self._recorded_at = float("-inf")
         self._evaluated: list[EvaluationReported] = []
         self._counted: AnswersCounted | None = None
-        self._lines: list[LinesSaid] = []
+        self._lines: list[TakenLines] = []
         self.step = start_step
         self.checkpoint: CheckpointReported | None = None
         """The last reported one: the parts report in order, so every step before it was reported too."""
@@ -87,7 +87,7 @@ class Recorder:
     def forget_load(self, replica: int) -> None:
         self._loads.pop(replica, None)
 
-    def on_lines(self, lines: LinesSaid) -> None:
+    def on_lines(self, lines: TakenLines) -> None:
         self._lines.append(lines)
         if sum(len(each.lines) for each in self._lines) >= FLUSH_AT_LINES:
             self.flush_lines()

@@ -23,7 +23,7 @@ from engine.live.kv.wire import Deadline, Head, acknowledge, read_head, request,
 from engine.live.weights.link import call
 from engine.live.weights.segments import SharedBytes, map_shared, own_memory
 from engine.pipeline.messages.message import Message
-from engine.signs import at_work, signs_beside
+from engine.progress import worker_progress, working
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ class Fetches:
         """`on_loop` calls a body that has `on_pages` and `on_pages_ended`."""
         self._token, self._on_loop = token, on_loop
         self._memory = own_memory()
-        signs = [signs_beside() for _ in range(WORKERS)]
+        progress = [worker_progress() for _ in range(WORKERS)]
         self._workers = ThreadPoolExecutor(
-            WORKERS, thread_name_prefix="kv-fetch", initializer=lambda: signs.pop().hear_this_thread()
+            WORKERS, thread_name_prefix="kv-fetch", initializer=lambda: progress.pop().attach_thread()
         )
 
     def fetch(self, offered: Offered) -> None:
@@ -63,7 +63,7 @@ def pages_of(offered: Offered, token: bytes, *, memory: str) -> Iterator[tuple[i
             deadline = Deadline(head.num_bytes)
             num_filled = 0
             while num_filled < head.num_bytes:
-                with at_work("receive"):
+                with working("receive"):
                     num_filled += take(link, room[num_filled:], deadline, is_shared=head.shared is not None)
             yield head.sample, head.pages(room)
         acknowledge(link)

@@ -24,7 +24,7 @@ from engine.live.process.links import Links
 from engine.live.weights.link import STALLED_S, Listener
 from engine.live.weights.offered_bytes import Reach
 from engine.live.weights.segments import Segment, release_pages
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.chunks import chunk_spans
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Offer:
 
     def begin(self, sample: int, pages: KvPages, num_bytes: int) -> Segment | None:
         try:
-            with at_work("move"):
+            with working("move"):
                 segment = Segment.create(self._owner, num_bytes)
         except OSError as error:
             log.warning("sample=%d moves without its KV cache: %s", sample, error)

@@ -21,7 +21,7 @@ _STARTED_AT: Final = 19  # index among the fields after the name, in clock ticks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSeen:
+class ProcessTimes:
     at: float
     """On its host's monotonic clock."""
     threads: dict[int, ThreadTimes]
@@ -62,7 +62,7 @@ def thread_waited_s(tid: int) -> float:
     return own_wait_ns(f"self/task/{tid}") / 1e9
 
 
-def look_at(process: str) -> ProcessSeen | None:
+def look_at(process: str) -> ProcessTimes | None:
     """Reads a process's statistics; None if it is gone or on another host."""
     if not process or home_of(process) != home():
         return None
@@ -70,10 +70,10 @@ def look_at(process: str) -> ProcessSeen | None:
     threads = threads_of(int(pid))
     if not threads or _start_of(int(pid)) != started:
         return None
-    return ProcessSeen(at=time.monotonic(), threads=threads)
+    return ProcessTimes(at=time.monotonic(), threads=threads)
 
 
-def waited_between_s(before: ProcessSeen, after: ProcessSeen) -> float:
+def waited_between_s(before: ProcessTimes, after: ProcessTimes) -> float:
     """The longest wait of one thread: the others may wait for its lock."""
     lasts_s = max(0.0, after.at - before.at)
     waits_s = (
@@ -86,9 +86,9 @@ class Looks:
     """The last look at each silent process."""
 
     def __init__(self) -> None:
-        self._last: dict[object, ProcessSeen] = {}
+        self._last: dict[object, ProcessTimes] = {}
 
-    def waited_s(self, key: object, seen: ProcessSeen | None) -> float:
+    def waited_s(self, key: object, seen: ProcessTimes | None) -> float:
         """The wait since the previous look."""
         before = self._last.pop(key, None)
         if seen is None:

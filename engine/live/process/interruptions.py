@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from engine.signs import still_here
+from engine.progress import report_progress
 from engine.sinks.control_plane import Refused, StaleFence
 from engine.spec.control import ControlRequest
 
@@ -107,7 +107,7 @@ class Interruptions:
 
     def listen(self) -> list[ControlRequest]:
         """Returns new requests in order, for a run that can handle them; raises for events that end the attempt."""
-        still_here()
+        report_progress()
         if was_interrupted():
             raise Interrupted
         requests, self._kept = [*self._kept, *self._fetch()], []

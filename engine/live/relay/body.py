@@ -52,7 +52,7 @@ from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.pipeline.relay.arrivals import whole_of
 from engine.pipeline.relay.brain import RelayBrain
 from engine.policy.lineage import WeightsId
-from engine.signs import signs_beside
+from engine.progress import worker_progress
 from engine.weights.chunks import TornWeights, WeightsGone
 from engine.weights.delta import make_delta
 from engine.weights.port import BufferId, WeightManifest, WeightVersion
@@ -80,11 +80,11 @@ class RelayBody:
         """`brain` is called with this body's address. `listen`: an address of this host, if there are other relays."""
         self._owner = owner
         self._post, self._on_loop = post, on_loop
-        signs = [signs_beside() for _ in range(WORKERS)]
+        progress = [worker_progress() for _ in range(WORKERS)]
         self._workers = ThreadPoolExecutor(
             max_workers=WORKERS,
             thread_name_prefix="relay-worker",
-            initializer=lambda: signs.pop().hear_this_thread(),
+            initializer=lambda: progress.pop().attach_thread(),
         )
         self._memory = RelayMemory(owner)
         self.buffers = WeightBuffers(

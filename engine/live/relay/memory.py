@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 from engine.live.weights.segments import Segment, release_pages
-from engine.signs import signs_beside
+from engine.progress import worker_progress
 
 
 class RelayMemory:
@@ -21,7 +21,7 @@ class RelayMemory:
         """Called on the loop's thread."""
         self._owner = owner
         self._thread = ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix="relay-memory", initializer=signs_beside().hear_this_thread
+            max_workers=1, thread_name_prefix="relay-memory", initializer=worker_progress().attach_thread
         )
         self._spare: Segment | None = None
         self._makes_spares = True

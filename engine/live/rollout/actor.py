@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from engine.inference.port import RolloutEngine
-from engine.inference.vllm.interpreter import STARTED_WITH, refuse_what_lacks_something
+from engine.inference.vllm.interpreter import STARTED_WITH, explain_missing_packages
 from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
@@ -25,7 +25,7 @@ from engine.pipeline.messages.addresses import DRIVER, Address, environment_of, 
 from engine.pipeline.messages.to_driver import ReplicaObserved
 from engine.pipeline.plan import Plan
 from engine.pipeline.rollout.brain import RolloutBrain
-from engine.signs import at_work
+from engine.progress import working
 from engine.spec.job import JobSpec
 from engine.spec.slots import kv_tokens_of_a_slot, share_an_engine
 
@@ -66,7 +66,7 @@ class RolloutActor(BodyActor):
         return {"runtime_env": in_interpreter(vllm_python(), STARTED_WITH)}
 
     def build(self) -> Body:
-        with refuse_what_lacks_something() if self._spec.rollout.engine == "vllm" else nullcontext():
+        with explain_missing_packages() if self._spec.rollout.engine == "vllm" else nullcontext():
             return self._build_body()
 
     def _build_body(self) -> Body:
@@ -144,7 +144,7 @@ def _start_engine(folder: Path, spec: JobSpec, device: str, **vllm_options: Any)
         "device": device,
         "kv_tokens": kv_tokens_of_a_slot(spec),
     }
-    with at_work("start", is_opaque=True):
+    with working("start", is_opaque=True):
         if spec.rollout.engine == "vllm":
             from engine.inference.vllm.engine import VllmRolloutEngine
 

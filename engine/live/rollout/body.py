@@ -20,7 +20,7 @@ from engine.live.rollout.samples import Samples
 from engine.live.rollout.self_report import SelfReport
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.rollout.wording import Wording
-from engine.live.weights.offered_bytes import map_version, unmap_beside
+from engine.live.weights.offered_bytes import map_version, unmap_in_background
 from engine.pipeline.effects import (
     Effect,
     HandOverSequences,
@@ -42,7 +42,7 @@ from engine.pipeline.messages.to_rollout import (
 )
 from engine.pipeline.records import HeldGroup, SampleKey
 from engine.pipeline.rollout.brain import RolloutBrain
-from engine.signs import at_work
+from engine.progress import working
 from engine.spec.job import JobSpec
 from engine.weights.chunks import TornWeights, WeightsGone
 from engine.weights.probe import compare
@@ -109,7 +109,7 @@ class RolloutBody:
             case ResumeSequences():
                 self._take_over(effect.handed)
             case ReportProgress():
-                return [ProgressReported(progress=tuple(self._samples.look_at(effect.heard)))]
+                return [ProgressReported(progress=tuple(self._samples.look_at(effect.acknowledged)))]
             case _:
                 raise TypeError(f"a rollout's body does not support {type(effect).__name__}")
         self._send_asks()
@@ -155,9 +155,9 @@ class RolloutBody:
         interrupted: list[SequenceRequest] = []
         if effect.in_flight == "reprefill":  # export and resubmit: their keys and values belong to the old weights
             interrupted = slot.engine.export(list(slot.decoding), leave=True, with_kv=False)
-        with self._self_report.installing(), at_work("install"):
+        with self._self_report.installing(), working("install"):
             slot.install(weights, manifest.weights)
-        unmap_beside(weights)
+        unmap_in_background(weights)
         if manifest.probe is not None:
             compare(manifest, slot.engine.probe(manifest.probe.token_ids))
         self._slots.newest = slot

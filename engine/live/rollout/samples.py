@@ -20,14 +20,14 @@ from dataclasses import replace
 from engine.environments.port import Observation, Prompt, Verdict
 from engine.inference.port import KvPages, KvRoom
 from engine.inference.requests import TooLong
-from engine.live.environment.turns import Answer, Said
+from engine.live.environment.turns import Answer, TurnResult
 from engine.live.rollout.conversation import Conversation, sampling_of, text_failure
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.places import Arriving, Leaving, Queued
-from engine.live.rollout.telling import full_progress, restored, told
+from engine.live.rollout.progress_codec import full_progress, pack_progress, unpack_progress
 from engine.live.rollout.weight_slots import WeightSlot, WeightSlots
 from engine.live.rollout.wording import Rendered, Wording
-from engine.pipeline.records import Failure, GroupTask, HeardUpTo, SampleKey, SampleProgress, Trajectory
+from engine.pipeline.records import AcknowledgedProgress, Failure, GroupTask, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 
@@ -71,7 +71,7 @@ class Samples:
         fresh: list[SampleKey] = []
         awaiting: list[Conversation] = []
         for each in progress:
-            state = restored(each)
+            state = unpack_progress(each)
             if state is None:  # no prompt yet
                 fresh.append(each.key)
                 self._unprompted[each.key] = weights
@@ -116,7 +116,7 @@ class Samples:
         ended: list[Conversation] = []
         for slot, output in self._slots.step():
             conversation = slot.decoding.pop(output.sequence_id)
-            conversation.add_turn(output, self._wording.heard(output.token_ids), slot.named)
+            conversation.add_turn(output, self._wording.decode(output.token_ids), slot.named)
             ended.append(conversation)
         self._open_turns.turns(ended)
 
@@ -124,7 +124,7 @@ class Samples:
         for answer in answers:
             keys = self._open_turns.awaited_prompt(answer)
             if keys:
-                self._begin(keys, answer.said)
+                self._begin(keys, answer.result)
             conversation = self._open_turns.awaited_turn(answer)
             if conversation is not None:
                 self._handle_answer(conversation, answer)
@@ -142,13 +142,13 @@ class Samples:
         for weights, progress in begun.items():
             self.resume(progress, weights, {})
 
-    def _begin(self, keys: Iterable[SampleKey], answer: Said) -> None:
+    def _begin(self, keys: Iterable[SampleKey], answer: TurnResult) -> None:
         """Begins samples of one group, which share their prompt."""
         failure = replace(answer, reason=f"no prompt: {answer.reason}") if isinstance(answer, Failure) else None
         opening = Rendered(ids=(), text="")
         if isinstance(answer, Prompt):
             try:
-                opening = self._wording.opened(answer)
+                opening = self._wording.render_prompt(answer)
             except Exception as error:  # noqa: BLE001 - template and tokenizer may raise anything for a user's prompt
                 failure = text_failure(error, answer)
         for key in keys:
@@ -168,21 +168,21 @@ class Samples:
 
     def _handle_answer(self, conversation: Conversation, answer: Answer) -> None:
         conversation.note_answer(answer)
-        match answer.said:
+        match answer.result:
             case Verdict():
-                self._ended.append(conversation.judged(answer.said))
+                self._ended.append(conversation.judged(answer.result))
             case Observation() if conversation.may_go_on:
-                self._next_turn(conversation, answer.said, answer.seconds)
+                self._next_turn(conversation, answer.result, answer.seconds)
             case Observation():
                 self._truncate(conversation)
             case Failure():
-                self._ended.append(conversation.failed(answer.said, seconds=answer.seconds))
+                self._ended.append(conversation.failed(answer.result, seconds=answer.seconds))
 
     def _next_turn(self, conversation: Conversation, observation: Observation, seconds: float) -> None:
         before = conversation.copied()
         conversation.observed.append(observation)
         try:
-            rendered = self._wording.continued(
+            rendered = self._wording.render_observation(
                 conversation.prompt, conversation.segment_text, conversation.turns, conversation.observed
             )
         except Exception as error:  # noqa: BLE001 - as above, for an observation
@@ -265,17 +265,19 @@ class Samples:
             if names:
                 yield slot, names
 
-    def look_at(self, heard: Iterable[HeardUpTo]) -> list[SampleProgress]:
+    def look_at(self, acknowledged: Iterable[AcknowledgedProgress]) -> list[SampleProgress]:
         """Returns the new progress of samples that have their prompt."""
-        by_key = {each.key: each for each in heard}
+        by_key = {each.key: each for each in acknowledged}
         progress = [
-            told(each, None, self._slots.newest.named, heard=by_key[each.key])
+            pack_progress(each, None, self._slots.newest.named, acknowledged=by_key[each.key])
             for each in self._open_turns.open_turns(set(by_key))
         ]
         for slot, names in self._decoding(set(by_key)):
             for request in slot.engine.export(names, leave=False, with_kv=False):
                 conversation = slot.decoding[request.sequence_id]
-                progress.append(told(conversation, request.progress, slot.named, heard=by_key[conversation.key]))
+                progress.append(
+                    pack_progress(conversation, request.progress, slot.named, acknowledged=by_key[conversation.key])
+                )
         return progress
 
     def hand_in(self) -> tuple[Trajectory, ...]:

@@ -61,28 +61,31 @@ class Wording:
     def try_out(self, observed_as: Role | None) -> None:
         """Raises `ValueError` if the template rejects conversations of this kind."""
         prompt = Prompt(split="train", ordinal=0, text="question", facts={})
-        opened = self.opened(prompt)
+        opened = self.render_prompt(prompt)
         if observed_as is not None:
             observed = [Observation(text="answer", role=observed_as)]
-            self.continued(prompt, opened.text, [Turn(text="turn")], observed)
+            self.render_observation(prompt, opened.text, [Turn(text="turn")], observed)
 
     def shows_tools(self, tools: Sequence[Tool]) -> bool:
         """Whether the template shows these tools to the model."""
         prompt = Prompt(split="train", ordinal=0, text="question", facts={}, tools=tuple(tools))
-        return self.is_by_template and self.opened(prompt).text != self.opened(replace(prompt, tools=())).text
+        return (
+            self.is_by_template
+            and self.render_prompt(prompt).text != self.render_prompt(replace(prompt, tools=())).text
+        )
 
-    def opened(self, prompt: Prompt) -> Rendered:
+    def render_prompt(self, prompt: Prompt) -> Rendered:
         """The rendered prompt. Raises `ValueError` if it cannot be rendered."""
         if self._template is None:
             _refuse_messages(prompt)
             return Rendered(ids=tuple(self._tokenizer.encode(prompt.text)), text=prompt.text)
         return self._render(self._template, prompt, ())
 
-    def heard(self, ids: Sequence[int]) -> DecodedTurn:
+    def decode(self, ids: Sequence[int]) -> DecodedTurn:
         text = self._tokenizer.decode(ids)
         return DecodedTurn(turn=Turn(text=text), exact_text=text + self._tokenizer.end_of(ids))
 
-    def continued(
+    def render_observation(
         self, prompt: Prompt, segment: str, turns: Sequence[Turn], observed: Sequence[Observation]
     ) -> Rendered:
         """The last observation, rendered. `segment`: its exact text so far. Raises `ValueError` if rendering fails."""

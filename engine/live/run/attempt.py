@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from ray.exceptions import RayError
 
-from engine.live.assets.fetching import NotGiven
+from engine.live.assets.fetching import AssetRefused
 from engine.live.assets.job_assets import JobAssets
 from engine.live.checkpoints.resuming import ResumePoint, open_checkpoint, refuse_outside
 from engine.live.checkpoints.store import GivenUp
@@ -27,7 +27,7 @@ from engine.live.facts.token_texts import texts_of_tokens
 from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
 from engine.live.process.memory import is_out_of_memory
 from engine.live.run.model_check import check_model
-from engine.live.run.model_source import confined, folder_of, refuse_a_teacher_of_other_words
+from engine.live.run.model_source import confined, folder_of, refuse_teacher_vocabulary
 from engine.live.run.placement import NoCapacity, place
 from engine.live.run.supervisor import Supervisor
 from engine.live.run.wiring import Folders, Network
@@ -113,7 +113,7 @@ class Attempt:
         if resume is None:  # else an earlier attempt has checked the model
             for warning in check_model(spec, data_folder=data, interrupted=self._interruptions.check):
                 log.warning("%s", warning)
-        refuse_a_teacher_of_other_words(spec)
+        refuse_teacher_vocabulary(spec)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step
         self._recorder = recorder = Recorder(
@@ -207,7 +207,7 @@ def _failure_class(error: Exception) -> FailureClass:
             return "config"
         case _ if is_out_of_memory(error):
             return "memory"
-        case RayError() | ConnectionError() | NotGiven() | NoSandbox():
+        case RayError() | ConnectionError() | AssetRefused() | NoSandbox():
             return "infrastructure"
         case _:
             return "platform"

@@ -19,7 +19,7 @@ from resource import RLIMIT_DATA, getrlimit, setrlimit
 from typing import Final
 
 from engine.environments.port import Prompt
-from engine.environments.registry import has_questions, observed_as, read_questions, told_tools
+from engine.environments.registry import described_tools, has_questions, observed_as, read_questions
 from engine.environments.sandbox.host_speed import host_scale
 from engine.inference.port import SequenceRequest
 from engine.inference.requests import Limits, check_request
@@ -39,7 +39,7 @@ def check_chat(
     spec: JobSpec, folder: Path, *, max_positions: int, vocab_size: int, data_folder: Path | None
 ) -> tuple[str, ...]:
     """Returns warnings. Raises `ValueError` if template or questions are refused."""
-    wording, tools = Wording.of_model(folder, spec.model), told_tools(spec.environment)
+    wording, tools = Wording.of_model(folder, spec.model), described_tools(spec.environment)
     question = STAND_IN
     with bounded():
         with soon_over():
@@ -78,13 +78,13 @@ class Askable:
     def _find_problem(self, question: Prompt) -> str:
         try:
             with soon_over():
-                self._wording.opened(question)
+                self._wording.render_prompt(question)
         except ValueError as error:
             return str(error)
         return ""
 
     def _check_length(self, question: Prompt) -> None:
-        ids = self._wording.opened(question).ids
+        ids = self._wording.render_prompt(question).ids
         check_request(SequenceRequest(sequence_id="it", prompt_ids=ids, sampling=self._sampling), self._limits)
 
 

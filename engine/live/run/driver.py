@@ -23,7 +23,7 @@ from engine.live.process.interruptions import Fenced, Interrupted, obey_signals,
 from engine.live.process.ray_session import connect_to_cluster, disconnect
 from engine.live.process.settings import Settings, log_form
 from engine.live.run.attempt import Attempt, AttemptPlan
-from engine.signs import Signs
+from engine.progress import LoopProgress
 from engine.sinks.control_plane import ControlPlane
 from engine.sinks.http_shipper import HttpSink
 from engine.sinks.lines import LineKeeper, LineShippingSink
@@ -87,9 +87,9 @@ def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_line
     base = LineShippingSink(sink, own_lines)
     traced: EventSink = base if sender is None else TracingSink(base, sender, attempt=order.attempt, fence=order.fence)
     attempt = Attempt(plan, traced, sink.requests)
-    signs = Signs()
-    signs.hear_this_thread()
-    sink.start(step=lambda: attempt.step, turns=lambda: signs.piece.serial)
+    progress = LoopProgress()
+    progress.attach_thread()
+    sink.start(step=lambda: attempt.step, turns=lambda: progress.piece.serial)
     try:
         finished = attempt.run(partial(connect_to_cluster, log_form()))
     except Fenced as fenced:

@@ -54,19 +54,19 @@ def warnings_of_history(spec: JobSpec, folder: Path, question: Prompt) -> tuple[
 def _read_tokens(folder: Path, model: ModelSpec, question: Prompt, role: Role, num_turns: int) -> int:
     """The tokens of all segments of one conversation."""
     wording, tokenizer = Wording.of_model(folder, model), Tokenizer.from_folder(folder)
-    opened = wording.opened(question)
+    opened = wording.render_prompt(question)
     answer = _answer_to(opened.text, tokenizer)
     ids = [*tokenizer.encode_rendered(answer), tokenizer.eos_id]
     text, total, segment = opened.text, 0, len(opened.ids)
     turns, observed = list[Turn](), list[Observation]()
     for number in range(num_turns):
-        decoded = wording.heard(ids)
+        decoded = wording.decode(ids)
         turns.append(decoded.turn)
         text, segment = text + decoded.exact_text, segment + len(ids)
         if number + 1 == num_turns:
             break
         observed.append(Observation(text=OBSERVATION, role=role))
-        rendered = wording.continued(question, text, turns, observed)
+        rendered = wording.render_observation(question, text, turns, observed)
         if rendered.starts_segment:
             total, segment, text = total + segment, 0, ""
         text, segment = text + rendered.text, segment + len(rendered.ids)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from engine.live.run.model_source import BUILT_IN
-from engine.spec.fit.dealing import why_not_dealt
 from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.shards import why_not_shardable
 from engine.spec.job import JobSpec
 
 REFUSED: Final = 3
@@ -35,14 +35,14 @@ TOOLS_HIDDEN: Final = (
 def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: Callable[[], None]) -> list[str]:
     """Returns warnings for the user. Raises `ValueError`, and errors of `interrupted`. Built-in models are ours: only
     their questions in files need the process."""
-    from engine.environments.registry import has_questions, told_tools
+    from engine.environments.registry import described_tools, has_questions
 
     if spec.model.source in BUILT_IN:
         if spec.model.chat == "template" or spec.model.chat_options:
             raise ValueError(
                 f"model.chat: {spec.model.source} has no chat template; leave model.chat and model.chat_options empty"
             )
-        if told_tools(spec.environment):
+        if described_tools(spec.environment):
             raise ValueError(TOOLS_HIDDEN)
         _refuse_dealing(spec, BUILT_IN[spec.model.source])
     if spec.model.source in BUILT_IN and not has_questions(spec.environment):
@@ -113,7 +113,7 @@ def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> tuple[str
 def _refuse_dealing(spec: JobSpec, folder: Path) -> None:
     if spec.resources.devices_per_replica > 1:
         shape = ModelShape.of_config(json.loads((folder / "config.json").read_text()))
-        if (why := why_not_dealt(shape, spec.resources.devices_per_replica)) is not None:
+        if (why := why_not_shardable(shape, spec.resources.devices_per_replica)) is not None:
             raise ValueError(why)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import engine.models
-from engine.models.vocabulary import refuse_other_words
+from engine.models.vocabulary import refuse_vocabulary_mismatch
 from engine.spec.job import JobSpec, ModelSpec, TeacherSpec
 
 BUILT_IN: Final[Mapping[str, Path]] = {"demo": Path(engine.models.__path__[0]) / "demo"}
@@ -26,10 +26,10 @@ def confined(spec: JobSpec, models: Path) -> JobSpec:
     return spec.model_copy(update={"model": spec.model.model_copy(update={"source": model}), "algorithm": algorithm})
 
 
-def refuse_a_teacher_of_other_words(spec: JobSpec) -> None:
+def refuse_teacher_vocabulary(spec: JobSpec) -> None:
     """Raises `ValueError` if policy and teacher differ in vocabulary. The spec's models are folders already."""
     if spec.algorithm.has_teacher and not spec.only_evaluates:
-        refuse_other_words(folder_of(spec.model.source), folder_of(spec.algorithm.teacher.source))
+        refuse_vocabulary_mismatch(folder_of(spec.model.source), folder_of(spec.algorithm.teacher.source))
 
 
 def _resolve(field: str, model: ModelSpec | TeacherSpec, models: Path) -> str:

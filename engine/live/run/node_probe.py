@@ -16,7 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.live.process.ray_session import connect_to_cluster, disconnect
-from engine.live.run.node_look import line_of, look_around
+from engine.live.run.node_inspection import inspect_node, line_of
 from engine.spec.node_report import COMMAND, NodeReport, NodeReports
 
 _WITHIN_S: Final = 60.0
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _reports(control_url: str, token: str) -> Iterator[NodeReport]:
-    look: Any = ray.remote(num_cpus=0, max_retries=0)(look_around)
+    look: Any = ray.remote(num_cpus=0, max_retries=0)(inspect_node)
     rows: Any = ray.nodes()  # type: ignore[no-untyped-call]
     nodes = {row["NodeID"]: row["NodeManagerAddress"] for row in rows if row["Alive"]}
     stores = {row["NodeID"]: int(row["Resources"].get("object_store_memory", 0)) for row in rows}

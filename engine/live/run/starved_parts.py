@@ -16,7 +16,7 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayError
 
-from engine.live.process.core_waits import Looks, ProcessNamed, ProcessSeen, home, home_of, look_at
+from engine.live.process.core_waits import Looks, ProcessNamed, ProcessTimes, home, home_of, look_at
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.to_manager import PartStarved
 
@@ -62,7 +62,7 @@ class StarvedParts:
     def _is_silent(self, part: Address, now: float) -> bool:
         return now - self._answered_at.get(part, now) > SILENT_AFTER_S
 
-    def _answers(self, part: Address, now: float) -> list[ProcessSeen | None]:
+    def _answers(self, part: Address, now: float) -> list[ProcessTimes | None]:
         """The answer of the pending call, if it is ready."""
         call = self._calls.get(part)
         if call is not None and not self._is_silent(call[0], now) and not ray.wait([call[1]], timeout=0)[0]:
@@ -79,9 +79,9 @@ class StarvedParts:
                 return
 
 
-def _result_of(call: Any) -> ProcessSeen | None:
+def _result_of(call: Any) -> ProcessTimes | None:
     try:
-        seen: ProcessSeen | None = ray.get(call, timeout=0)
+        seen: ProcessTimes | None = ray.get(call, timeout=0)
     except (RayError, TimeoutError) as error:
         log.info("no answer about a silent process from its host: %s", type(error).__name__)
         return None

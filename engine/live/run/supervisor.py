@@ -51,11 +51,11 @@ from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_driver import PartEnded, PartStarted, PauseAsked, ResizeAsked, RunBroken
-from engine.pipeline.messages.to_manager import HostsSeen, PartLost, PartReported, ReplicaReported
+from engine.pipeline.messages.to_manager import HostsObserved, PartLost, PartReported, ReplicaReported
 from engine.pipeline.plan import Plan
 from engine.policy.placement import HostView
 from engine.policy.recovery import Patience
-from engine.sinks.lines import LinesSaid
+from engine.sinks.lines import TakenLines
 from engine.spec.control import ControlRequest
 from engine.spec.facts import RunFinished
 
@@ -153,7 +153,7 @@ class Supervisor:
             return
         if hosts != self._hosts:
             self._hosts = hosts
-            self._deliver(MANAGER, HostsSeen(hosts=hosts))
+            self._deliver(MANAGER, HostsObserved(hosts=hosts))
 
     def _on_request(self, request: ControlRequest) -> None:
         log.info("request kind=%s id=%s replicas=%s", request.kind, request.id, request.replicas)
@@ -204,7 +204,7 @@ class Supervisor:
 
     def _on_upward(self, address: Address, incarnation: int, to: Address, message: Collected) -> None:
         match message:
-            case LinesSaid():
+            case TakenLines():
                 self._recorder.on_lines(message)
             case HostKills():
                 self._kills.record(str(address), message)

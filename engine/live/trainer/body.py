@@ -35,7 +35,7 @@ from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
 from engine.pipeline.packed import Floats
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import WeightsId
-from engine.signs import at_work
+from engine.progress import working
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.port import Steps, Write
 from engine.weights.port import WeightManifest
@@ -96,7 +96,7 @@ class WeightsBody:
 
     def _copy(self, effect: PublishWeights) -> None:
         started = time.perf_counter()
-        with at_work("publish"):
+        with working("publish"):
             self._manifests[effect.weights] = self._publishing.publish(effect.weights)
         self._stall_s = time.perf_counter() - started
 
@@ -142,7 +142,7 @@ class TrainerBody(WeightsBody):
         if self._has_trained and self._is_saved(effect.step):
             self._trainer.get_ready_to_save()
         self._has_trained = True
-        with at_work("step"):  # covers the optimizer; micro-batches report their own progress
+        with working("step"):  # covers the optimizer; micro-batches report their own progress
             result = self._trainer.train_step(batch_of(effect.groups, effect.lineage, at=effect.step - 1))
         metrics = {**result.metrics, "trainer/handover_s": self._stall_s}
         logprobs = tuple(Floats(each.tobytes()) for each in result.begun_logprobs)
@@ -152,7 +152,7 @@ class TrainerBody(WeightsBody):
         folder = self._checkpoints / f"step-{effect.step:06d}"
 
         def prepare() -> Write:
-            with at_work("checkpoint"):
+            with working("checkpoint"):
                 return partial(self._write, self._trainer.prepare_save(folder))
 
         self._writer.put(prepare, folder, step=effect.step, progress=effect.progress)

@@ -18,7 +18,7 @@ from engine.live.checkpoints.apart import HostFolders, bring, no_damaged_copy, u
 from engine.live.process.devices import claim_device
 from engine.live.process.kernel_kills import HostKills, KillReporter
 from engine.live.trainer.shares import RankShare
-from engine.signs import Signs, still_here
+from engine.progress import LoopProgress, report_progress
 from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import SharedTrainer, Write
 
@@ -41,7 +41,7 @@ class TrainerRankActor:
         import engine.training.ranks.world  # noqa: F401 - imports torch before any rank waits for this one
 
         self._trainer: ClosableTrainer | None = None
-        self._signs: Signs | None = None
+        self._progress: LoopProgress | None = None
         self._act: Write | None = None
         self._folders = HostFolders(None)
         self._prepared: list[Any] = []
@@ -71,7 +71,7 @@ class TrainerRankActor:
 
         self._checkpoints = None if checkpoints is None else self._folders.here(checkpoints)
         world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
-        self._signs = world.signs()
+        self._progress = world.progress()
         try:
             with self._report_signs():
                 self._trainer = make(device=self._device, world=world)
@@ -147,8 +147,8 @@ class TrainerRankActor:
 
     def _report_signs(self) -> AbstractContextManager[None]:
         """Reports this thread's progress to rank 0, which waits for this rank."""
-        assert self._signs is not None, "the rank is not built yet"
-        return self._signs.heard_here()
+        assert self._progress is not None, "the rank is not built yet"
+        return self._progress.attached()
 
 
 def fetched_on(ranks: Sequence[Any], fetch: Callable[[], None] | None) -> list[Any]:
@@ -157,5 +157,5 @@ def fetched_on(ranks: Sequence[Any], fetch: Callable[[], None] | None) -> list[A
     fetching = waiting = [] if fetch is None else [rank.fetch.remote(fetch) for rank in ranks]
     while waiting:
         _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=1.0)
-        still_here()
+        report_progress()
     return fetching

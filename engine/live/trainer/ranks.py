@@ -31,9 +31,9 @@ from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import describe_error, says_out_of_memory
 from engine.live.trainer.failed_ranks import end_failed
 from engine.live.trainer.rank_actor import ClosableTrainer, MakeTrainer, TrainerRankActor, fetched_on
-from engine.live.trainer.rank_signs import RankSigns
+from engine.live.trainer.rank_progress import RankProgress
 from engine.live.trainer.shares import RankShare
-from engine.signs import sign_from_anywhere, still_here
+from engine.progress import progress_reporter, report_progress
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.checkpoint.folder import CheckpointUnverified
@@ -218,11 +218,11 @@ class RankGroup:
             raise CheckpointUnverified("; ".join(lacking))
 
     def _await_failures(self, others: list[Any]) -> list[str]:
-        """`_collect_failures` without a timeout: ranks at work sign, and this loop passes their signs on."""
-        signs, left = RankSigns(self._world.num_signs, still_here), others
+        """`_collect_failures` without a timeout: working ranks report progress, which this loop forwards."""
+        progress, left = RankProgress(self._world.num_reports, report_progress), others
         while left:
             _, left = ray.wait(left, num_returns=len(left), timeout=LOOK_UP_EVERY_S)
-            signs.pass_on()
+            progress.pass_on()
         return self._collect_failures(others, within_s=SETTLED_WITHIN_S)
 
     def close(self) -> None:
@@ -243,8 +243,8 @@ class RankGroup:
     def _run_together(self, others: list[Any], own: Callable[[], Answer], *, ranks: Sequence[int] = ()) -> Answer:
         """Runs `own` and waits for the calls of others. `ranks`: the callees; empty: all others."""
         actors = [self._others[rank - 1] for rank in ranks or range(1, len(others) + 1)]
-        signs = RankSigns(self._world.num_signs, sign_from_anywhere())
-        self._watcher.submit(end_failed, dict(zip(others, actors, strict=True)), meanwhile=signs.pass_on)
+        progress = RankProgress(self._world.num_reports, progress_reporter())
+        self._watcher.submit(end_failed, dict(zip(others, actors, strict=True)), meanwhile=progress.pass_on)
         try:
             answer = own()
         except Exception as error:

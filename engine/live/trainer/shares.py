@@ -21,7 +21,7 @@ from engine.live.weights.handover import Handover
 from engine.live.weights.offered_bytes import OfferedPart
 from engine.live.weights.segments import SharedBytes, map_to_write, own_memory, release_pages
 from engine.policy.lineage import WeightsId
-from engine.signs import at_work
+from engine.progress import working
 from engine.training.port import SharedTrainer
 from engine.weights.spans import Spans
 
@@ -63,7 +63,7 @@ class RankShare:
             self.get_ready(room, spans)
         assert self._room is not None
         ready, self._room = self._room[1], None  # even on failure, this memory is not written again
-        with at_work("map"):
+        with working("map"):
             memory = ready.result()
         sums = self._published.write(memory, spans)
         self._maker.submit(release_pages, memory)

@@ -26,7 +26,7 @@ from engine.live.weights.link import Listener, call, receive_into, send_all
 from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
 from engine.live.weights.segments import Segment, SharedBytes, map_shared, release_pages, sweep
 from engine.policy.lineage import WeightsId
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.chunks import TornWeights, chunk_spans, copy_bytes
 from engine.weights.port import WeightVersion
 from engine.weights.spans import Spans
@@ -183,7 +183,7 @@ def _pieces(link: socket.socket, spans: Spans, version: memoryview, filled: int)
         if not num_bytes or num_bytes > spans.num_bytes - filled:
             return
         hasher = xxh3_128()
-        with at_work("pull"):
+        with working("pull"):
             for start, end in spans.scattered(filled, filled + num_bytes):
                 if not receive_into(link, version[start:end]):
                     return

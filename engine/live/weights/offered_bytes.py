@@ -52,6 +52,6 @@ def map_version(manifest: WeightManifest, payload: object) -> WeightVersion:
     return WeightVersion(manifest=manifest, buffer=map_shared(payload), file=hold_open(payload))
 
 
-def unmap_beside(version: WeightVersion) -> None:
+def unmap_in_background(version: WeightVersion) -> None:
     """Releases the pages on another thread, so that decoding continues."""
     Thread(target=release_pages, args=(version.buffer,), name="unmap", daemon=True).start()

@@ -25,7 +25,7 @@ from typing import Final, Self
 from uuid import uuid4
 
 from engine.live.process.shared_memory import FOLDER as FOLDER
-from engine.signs import at_work
+from engine.progress import working
 from engine.weights.chunks import PIECE_BYTES, TornWeights, WeightsGone, chunk_spans
 from engine.weights.open_file import OpenFile
 
@@ -119,7 +119,7 @@ def _populate_pages(mapped: mmap.mmap, first: int, last: int, how: int = _MADV_P
     """Populates pages ahead of a copy. Piece by piece: each call blocks the other threads of the process."""
     with suppress(OSError):  # an older kernel
         for start, end in chunk_spans(last - first, PIECE_BYTES):
-            with at_work("map"):
+            with working("map"):
                 mapped.madvise(how, first + start, end - start)
 
 

@@ -25,7 +25,7 @@ from engine.models.decoder import Activations, Attend
 from engine.models.families.attention import register
 from engine.models.families.settings import FamilyConfig
 from engine.models.mixture import Choose, freely
-from engine.signs import sign_through
+from engine.progress import report_layer_progress
 
 
 class FamilyModel(nn.Module):
@@ -59,12 +59,12 @@ class FamilyModel(nn.Module):
         }
         if self.activations == "kept" or not torch.is_grad_enabled():
             for layer in self.layers:
-                sign_through(x_1TD)
+                report_layer_progress(x_1TD)
                 x_1TD = layer(x_1TD, **given)
             return x_1TD.squeeze(0)
         with save_on_cpu(pin_memory=x_1TD.is_cuda) if self.activations == "offloaded" else nullcontext():
             for layer in self.layers:
-                sign_through(x_1TD)
+                report_layer_progress(x_1TD)
                 x_1TD = checkpoint(partial(layer, **given), x_1TD, use_reentrant=False, preserve_rng_state=False)
         return x_1TD.squeeze(0)
 

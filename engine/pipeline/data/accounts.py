@@ -15,13 +15,13 @@ Owner = tuple[int, int]
 
 
 class Account:
-    __slots__ = ("_counts", "_writers", "mark", "num_tokens", "said", "state", "teller", "telling")
+    __slots__ = ("_counts", "_writers", "mark", "num_tokens", "packed_tokens", "reporter", "sample_run", "state")
 
-    def __init__(self, progress: SampleProgress, *, teller: Owner) -> None:
+    def __init__(self, progress: SampleProgress, *, reporter: Owner) -> None:
         assert progress.since == 0, f"{progress.key} begins with token {progress.since}"
-        self.teller, self.telling = teller, progress.telling
+        self.reporter, self.sample_run = reporter, progress.sample_run
         self.num_tokens, self.state, self.mark = progress.num_tokens, progress.state, progress.mark
-        self.said = bytearray(progress.said)
+        self.packed_tokens = bytearray(progress.packed_tokens)
         self._writers = [run.weights for run in progress.runs]
         self._counts = [run.num_tokens for run in progress.runs]
 
@@ -30,28 +30,28 @@ class Account:
         return self._writers
 
     def is_continued(
-        self, *, teller: Owner, telling: int, since: int, upto: int, mark: int, brings_state: bool = False
+        self, *, reporter: Owner, sample_run: int, since: int, upto: int, mark: int, brings_state: bool = False
     ) -> bool:
         """True if tokens from `since` to `upto` continue this account, with their own or the known state."""
-        if self.teller != teller or self.telling != telling or since > self.num_tokens:
+        if self.reporter != reporter or self.sample_run != sample_run or since > self.num_tokens:
             return False
         is_old = upto <= self.num_tokens and mark < self.mark
         return brings_state or mark == self.mark or is_old
 
-    def is_newer_than(self, progress: SampleProgress, *, teller: Owner) -> bool:
+    def is_newer_than(self, progress: SampleProgress, *, reporter: Owner) -> bool:
         """Of two runs on one replica the later one wins, else the one with more tokens. `progress` is whole."""
-        if self.teller == teller and 0 < progress.telling != self.telling:
-            return progress.telling < self.telling
-        if self.teller == teller and progress.telling == self.telling:
+        if self.reporter == reporter and 0 < progress.sample_run != self.sample_run:
+            return progress.sample_run < self.sample_run
+        if self.reporter == reporter and progress.sample_run == self.sample_run:
             return (self.num_tokens, self.mark) > (progress.num_tokens, progress.mark)
         return self.num_tokens > progress.num_tokens
 
-    def add(self, weights: WeightsId, num_tokens: int, said: bytes | memoryview, *, since: int) -> None:
+    def add(self, weights: WeightsId, num_tokens: int, packed_tokens: bytes | memoryview, *, since: int) -> None:
         """Adds tokens from `since` on, all by these weights."""
         known = self.num_tokens - since
         if known >= num_tokens:
             return
-        self.said += said[known * (len(said) // num_tokens) :]
+        self.packed_tokens += packed_tokens[known * (len(packed_tokens) // num_tokens) :]
         self.num_tokens = since + num_tokens
         if not self._writers or self._writers[-1] != weights:
             self._writers.append(weights)
@@ -61,9 +61,9 @@ class Account:
     def take(self, progress: SampleProgress) -> None:
         """Adds an increment that continues this account."""
         since, at = progress.since, 0
-        width = len(progress.said) // max(1, progress.num_tokens - since)
+        width = len(progress.packed_tokens) // max(1, progress.num_tokens - since)
         for run in progress.runs:
-            piece = progress.said[at : at + run.num_tokens * width]
+            piece = progress.packed_tokens[at : at + run.num_tokens * width]
             self.add(run.weights, run.num_tokens, piece, since=since)
             since, at = since + run.num_tokens, at + len(piece)
         if progress.state is not None and progress.mark > self.mark:
@@ -77,5 +77,5 @@ class Account:
             num_tokens=self.num_tokens,
             runs=tuple(VersionRun(weights=weights, num_tokens=count) for weights, count in runs),
             state=self.state,
-            said=bytes(self.said),
+            packed_tokens=bytes(self.packed_tokens),
         )

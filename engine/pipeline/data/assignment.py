@@ -54,7 +54,7 @@ class Assignment:
 
     # ── syncs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def hear(self, message: ReplicaSynced, now: float) -> None:
+    def receive(self, message: ReplicaSynced, now: float) -> None:
         replica = self.replicas.newest_of(message.replica)
         if replica is not None and replica.incarnation < message.incarnation:
             self.lose(replica.owner)
@@ -63,13 +63,13 @@ class Assignment:
             replica = self.replicas.add(message.replica, message.incarnation)
         if message.incarnation < replica.incarnation:
             return  # a replica that was given up: its samples count, its requests do not
-        if not replica.hear(message):
+        if not replica.receive(message):
             return
         if message.progress:
             self._take_stopped_samples(replica, message)
         self._check_held_groups(replica, now)
         self._regrant_lost_groups(replica, now)
-        self.moves.hear(replica, now)
+        self.moves.receive(replica, now)
         promised = self.moves.promised(replica)
         if promised:
             replica.take_room(promised)
@@ -329,7 +329,7 @@ class Assignment:
             return None
         staying = [replica for replica in self.replicas if not replica.is_leaving and replica.missing != weights]
         return min(
-            staying, key=lambda each: (each.told_to_hold != weights, len(each.in_use), each.number), default=None
+            staying, key=lambda each: (each.ordered_weights != weights, len(each.in_use), each.number), default=None
         )
 
     def _group(self, key: GroupKey) -> OpenGroup | None:

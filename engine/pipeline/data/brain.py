@@ -64,7 +64,7 @@ from engine.pipeline.messages.to_driver import (
     ToDriver,
 )
 from engine.pipeline.messages.to_relay import RelaysPlaced
-from engine.pipeline.messages.to_rollout import ProgressHeard
+from engine.pipeline.messages.to_rollout import ProgressAcknowledged
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import CHECKS_PER_DEADLINE, MAX_OWNERS, Plan
 from engine.pipeline.records import BufferView, DataProgress, Trajectory
@@ -180,14 +180,14 @@ class DataBrain:
         effects: list[Effect] = []
         for trajectory in message.finished:
             effects += self._take(trajectory)
-        self._assignment.hear(message, now)
+        self._assignment.receive(message, now)
         if message.missing is not None:
             self._loosen(message.missing)
         return effects
 
     def _on_streamed(self, message: ProgressStreamed) -> Send:
-        lacking = self._assignment.partials.hear(message, self._state.training)
-        answer = ProgressHeard(incarnation=message.incarnation, serial=message.serial, lacking=lacking)
+        lacking = self._assignment.partials.receive(message, self._state.training)
+        answer = ProgressAcknowledged(incarnation=message.incarnation, serial=message.serial, lacking=lacking)
         return Send(to=rollout_address(message.replica), message=answer)
 
     def _take(self, trajectory: Trajectory) -> list[Effect]:

@@ -38,7 +38,7 @@ class KnownReplica:
     is_empty: bool = True
     """The replica holds nothing, and no grant is on its way."""
     is_leaving: bool = False
-    told_to_hold: WeightsId | None = None
+    ordered_weights: WeightsId | None = None
     """The last order to hold weights, as sent by data or confirmed by the replica."""
     missing: WeightsId | None = None
     place: int = 0
@@ -51,7 +51,7 @@ class KnownReplica:
     revoked: list[HeldGroup] = field(default_factory=list)
     handovers: list[HandOver] = field(default_factory=list)
     reservations: tuple[Reservation, ...] = ()
-    told_to_reserve: frozenset[int] = frozenset()
+    ordered_reservations: frozenset[int] = frozenset()
     """The last order to keep room for leases, as sent by data or confirmed by the replica."""
     is_released: bool = False
 
@@ -59,7 +59,7 @@ class KnownReplica:
     def owner(self) -> Owner:
         return (self.number, self.incarnation)
 
-    def hear(self, message: ReplicaSynced) -> bool:
+    def receive(self, message: ReplicaSynced) -> bool:
         """True if the message is newer than the last sync."""
         self.touch()
         self.confirmed += [trajectory.key for trajectory in message.finished]
@@ -71,7 +71,11 @@ class KnownReplica:
         self.groups = {held.key: held for held in message.groups}
         self.reserved = frozenset(held.lease for held in message.reserved)
         self.is_empty = not message.groups and not message.reserved
-        self.told_to_hold, self.missing, self.told_to_reserve = message.told_to_hold, message.missing, self.reserved
+        self.ordered_weights, self.missing, self.ordered_reservations = (
+            message.ordered_weights,
+            message.missing,
+            self.reserved,
+        )
         return True
 
     @property
@@ -107,7 +111,7 @@ class KnownReplica:
         """The next grant for the replica; None if it would be empty."""
         awaited = frozenset(reservation.lease for reservation in self.reservations)
         has_content = self.tasks or self.confirmed or self.revoked or self.handovers or self.is_released
-        if not has_content and to_hold == self.told_to_hold and awaited == self.told_to_reserve:
+        if not has_content and to_hold == self.ordered_weights and awaited == self.ordered_reservations:
             return None
         grant = WorkGranted(
             incarnation=self.incarnation,
@@ -119,7 +123,7 @@ class KnownReplica:
             handovers=tuple(self.handovers),
             is_released=self.is_released,
         )
-        self.told_to_hold, self.told_to_reserve = to_hold, awaited
+        self.ordered_weights, self.ordered_reservations = to_hold, awaited
         self.confirmed, self.tasks, self.revoked, self.handovers, self.is_released = [], [], [], [], False
         return Send(to=rollout_address(self.number), message=grant)
 

@@ -114,7 +114,7 @@ class Mover:
 
     # ── pending moves ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def hear(self, replica: KnownReplica, now: float) -> None:
+    def receive(self, replica: KnownReplica, now: float) -> None:
         """After a sync: commits moves that the replica has reserved, cancels those whose weights it no longer holds."""
         for move in list(self._hosted.get(replica.owner, ())):
             if move.weights in replica.residents and {kept.lease for kept in move.reservations} <= replica.reserved:

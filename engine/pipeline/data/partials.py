@@ -25,12 +25,12 @@ class PartialPool:
 
     # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def hear(self, message: ProgressStreamed, training: GroupBook) -> tuple[SampleKey, ...]:
+    def receive(self, message: ProgressStreamed, training: GroupBook) -> tuple[SampleKey, ...]:
         """Returns the samples that must be reported whole: their increments continue no known account."""
-        teller = (message.replica, message.incarnation)
-        lacking = [each.key for each in message.progress if not _add(each, _owned(training, each.key.group, teller))]
+        reporter = (message.replica, message.incarnation)
+        lacking = [each.key for each in message.progress if not _add(each, _owned(training, each.key.group, reporter))]
         for growth in message.growth:
-            lacking += _add_growth(growth, training, teller)
+            lacking += _add_growth(growth, training, reporter)
         return tuple(lacking)
 
     def take(self, whole: Sequence[SampleProgress], groups: Iterable[OpenGroup]) -> None:
@@ -83,13 +83,13 @@ def _add(progress: SampleProgress, group: OpenGroup | None) -> bool:
         return False
     account = group.progress.get(progress.key.sample)
     if progress.since == 0:
-        if account is not None and account.is_newer_than(progress, teller=group.owner):
-            return account.teller == group.owner and account.telling == progress.telling
-        group.progress[progress.key.sample] = Account(progress, teller=group.owner)
+        if account is not None and account.is_newer_than(progress, reporter=group.owner):
+            return account.reporter == group.owner and account.sample_run == progress.sample_run
+        group.progress[progress.key.sample] = Account(progress, reporter=group.owner)
         return True
     if account is None or not account.is_continued(
-        teller=group.owner,
-        telling=progress.telling,
+        reporter=group.owner,
+        sample_run=progress.sample_run,
         since=progress.since,
         upto=progress.num_tokens,
         mark=progress.mark,
@@ -100,19 +100,19 @@ def _add(progress: SampleProgress, group: OpenGroup | None) -> bool:
     return True
 
 
-def _add_growth(growth: Growth, training: GroupBook, teller: Owner) -> Iterator[SampleKey]:
-    width = len(growth.said) // max(1, sum(growth.num_new))
-    said, at = memoryview(growth.said), 0
+def _add_growth(growth: Growth, training: GroupBook, reporter: Owner) -> Iterator[SampleKey]:
+    width = len(growth.packed_tokens) // max(1, sum(growth.num_new))
+    packed_tokens, at = memoryview(growth.packed_tokens), 0
     group: OpenGroup | None = None
-    columns = (growth.ordinals, growth.samples, growth.tellings, growth.marks, growth.since, growth.num_new)
-    for ordinal, sample, telling, mark, since, num_new in zip(*columns, strict=True):
+    columns = (growth.ordinals, growth.samples, growth.sample_runs, growth.marks, growth.since, growth.num_new)
+    for ordinal, sample, sample_run, mark, since, num_new in zip(*columns, strict=True):
         if group is None or group.key.ordinal != ordinal:
-            group = _owned(training, GroupKey(ordinal=ordinal), teller)
+            group = _owned(training, GroupKey(ordinal=ordinal), reporter)
         account = None if group is None else group.progress.get(sample)
         if account is not None and account.is_continued(
-            teller=teller, telling=telling, since=since, upto=since + num_new, mark=mark
+            reporter=reporter, sample_run=sample_run, since=since, upto=since + num_new, mark=mark
         ):
-            account.add(growth.weights, num_new, said[at : at + num_new * width], since=since)
+            account.add(growth.weights, num_new, packed_tokens[at : at + num_new * width], since=since)
         else:
             yield SampleKey(group=GroupKey(ordinal=ordinal), sample=sample)
         at += num_new * width

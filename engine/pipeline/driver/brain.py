@@ -90,8 +90,8 @@ class DriverBrain:
         if self._has_ended:
             return []
         now = self._awake.at(now)
-        self._stillness.hear(message, now)
-        self._deadline.hear(message, now)
+        self._stillness.receive(message, now)
+        self._deadline.receive(message, now)
         effects: list[Effect] = []
         for effect in self._decide(message, now):
             effects.append(effect)
@@ -117,7 +117,7 @@ class DriverBrain:
                 return [*self._requests.on_resized(message), *self._readiness.on_resized(message.replicas)]
             case PartReported():
                 for environment in self._environments:
-                    environment.hear(message, now)
+                    environment.receive(message, now)
                 return []
             case PartStarved():
                 for environment in self._environments:

@@ -31,7 +31,7 @@ class Deadline:
         """By step, for steps that are not in a checkpoint yet."""
         self._is_written = False
 
-    def hear(self, message: Message, now: float) -> None:
+    def receive(self, message: Message, now: float) -> None:
         match message:
             case TrainerReady() if not self._is_written:
                 self._write_s = CHECKPOINT_BYTES * message.num_parameters / DISK_BYTES_PER_S

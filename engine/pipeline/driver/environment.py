@@ -23,7 +23,7 @@ class EnvironmentWatch:
         self._start_due_at: float | None = None
         """Start of the successor, if the worker is gone."""
 
-    def hear(self, report: PartReported, now: float) -> None:
+    def receive(self, report: PartReported, now: float) -> None:
         if report.part == self._part and report.incarnation == self._incarnation:
             self._silence.end(now)
             self._has_spoken = True

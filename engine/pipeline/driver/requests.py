@@ -24,7 +24,7 @@ class Requests:
         self._only_evaluates = only_evaluates
         self._known: set[str] = set()
         self._pauses: list[str] = []
-        self._pause_said_at = 0.0
+        self._pause_announced_at = 0.0
         self._is_out_of_time = False
         """The run pauses by itself, which counts as a failure."""
         self._resize: ResizeAsked | None = None
@@ -36,20 +36,20 @@ class Requests:
         if not self._is_new(asked.request_id):
             return []
         self._pauses.append(asked.request_id)
-        return self._say_pause(now)
+        return self._announce_pause(now)
 
     def on_deadline(self, now: float) -> list[Effect]:
         if self._is_out_of_time:
             return []
         self._is_out_of_time = True
-        return [] if self._pauses else self._say_pause(now)
+        return [] if self._pauses else self._announce_pause(now)
 
     def on_resize_asked(self, asked: ResizeAsked, now: float) -> list[Effect]:
         if not self._is_new(asked.request_id):
             return []
         overtaken = [] if self._resize is None else [Acknowledge(request_id=self._resize.request_id)]
         self._resize, self._order = asked, self._order + 1
-        return [*overtaken, *self._say_resize(now)]
+        return [*overtaken, *self._announce_resize(now)]
 
     def on_paused(self, report: TrainerPaused) -> list[Effect]:
         if not self._pauses:
@@ -68,10 +68,10 @@ class Requests:
 
     def on_tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if (self._pauses or self._is_out_of_time) and now - self._pause_said_at >= SAY_AGAIN_S:
-            effects += self._say_pause(now)
+        if (self._pauses or self._is_out_of_time) and now - self._pause_announced_at >= SAY_AGAIN_S:
+            effects += self._announce_pause(now)
         if self._resize is not None and now - self._resize_said_at >= SAY_AGAIN_S:
-            effects += self._say_resize(now)
+            effects += self._announce_resize(now)
         return effects
 
     def _is_new(self, request_id: str) -> bool:
@@ -79,11 +79,11 @@ class Requests:
         self._known.add(request_id)
         return is_new
 
-    def _say_pause(self, now: float) -> list[Effect]:
-        self._pause_said_at = now
+    def _announce_pause(self, now: float) -> list[Effect]:
+        self._pause_announced_at = now
         return [Send(to=part, message=PauseRequested()) for part in (TRAINER, DATA)]
 
-    def _say_resize(self, now: float) -> list[Effect]:
+    def _announce_resize(self, now: float) -> list[Effect]:
         assert self._resize is not None
         self._resize_said_at = now
         replicas = min(self._resize.replicas, self._max_replicas)

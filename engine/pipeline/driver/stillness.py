@@ -52,7 +52,7 @@ class Stillness:
         self._num_replaced = 0
         """Replacements since then."""
 
-    def hear(self, message: Message, now: float) -> None:
+    def receive(self, message: Message, now: float) -> None:
         match message:
             case PartReported() if message.incarnation <= self._ended.get(message.part, -1):
                 pass  # late: the incarnation has ended
@@ -103,7 +103,9 @@ class Stillness:
         before = self._at.get(report.part)
         if before is None or before.incarnation != report.incarnation:
             return any(piece.what != LOOP for piece in _pieces(report))
-        return report.beside != before.beside or (report.piece != before.piece and report.piece.what != LOOP)
+        return report.worker_pieces != before.worker_pieces or (
+            report.piece != before.piece and report.piece.what != LOOP
+        )
 
     def _is_doubted(self, part: Address) -> bool:
         return part in self._unproven and self._num_replaced > MAX_LOSSES
@@ -130,4 +132,4 @@ def _generated(observed: ReplicaObserved) -> tuple[int, int, int]:
 
 
 def _pieces(report: PartReported) -> tuple[Piece, ...]:
-    return (report.piece, *report.beside)
+    return (report.piece, *report.worker_pieces)

@@ -27,7 +27,7 @@ from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import ReplicaGone
 from engine.pipeline.messages.to_driver import FaultReported, ResizeReported, RunBroken
 from engine.pipeline.messages.to_manager import (
-    HostsSeen,
+    HostsObserved,
     LeaveOrdered,
     PartLost,
     PartReported,
@@ -119,10 +119,10 @@ class ManagerBrain:
             case ReplicaReported():
                 watch = self._watches.get(rollout_address(message.replica))
                 if self._repacker and watch is not None and message.incarnation == watch.incarnation:
-                    self._repacker.hear(message)
+                    self._repacker.receive(message)
                 return []
             case PartReported():
-                self._hear(message, now)
+                self._receive(message, now)
                 return []
             case PartStarved():
                 self._excuse(message, now)
@@ -133,8 +133,8 @@ class ManagerBrain:
                 return [] if self._repacker is None else self._repacker.on_updated(message.weights, now)
             case LeaveOrdered():
                 return self._on_leave_ordered(message, now)
-            case HostsSeen():
-                return self._on_hosts_seen(message, now)
+            case HostsObserved():
+                return self._on_hosts_observed(message, now)
             case ResizeOrdered():
                 self._resize = message
                 return self._approach_size(now)
@@ -145,7 +145,7 @@ class ManagerBrain:
             case _:
                 raise TypeError(f"the manager does not take {type(message).__name__}")
 
-    def _hear(self, message: PartReported, now: float) -> None:
+    def _receive(self, message: PartReported, now: float) -> None:
         watch = self._watches.get(message.part)
         if watch is None or message.incarnation != watch.incarnation:
             return
@@ -157,7 +157,7 @@ class ManagerBrain:
             watch.standstill.excuse(max(0.0, waited_s), now)
         watch.has_spoken, watch.waited_s = True, message.waited_s
         watch.silence.end(now)
-        self._placing.hear(message.part)
+        self._placing.receive(message.part)
 
     def _excuse(self, message: PartStarved, now: float) -> None:
         watch = self._watches.get(message.part)
@@ -205,7 +205,7 @@ class ManagerBrain:
             self._repacker.forget(part.number)
         return [Send(to=DATA, message=ReplicaGone(replica=part.number, incarnation=incarnation))]
 
-    def _on_hosts_seen(self, message: HostsSeen, now: float) -> list[Effect]:
+    def _on_hosts_observed(self, message: HostsObserved, now: float) -> list[Effect]:
         effects: list[Effect] = []
         gone = [(part, self._watches[part].incarnation) for part in self._placing.update_hosts(message.hosts)]
         for part, incarnation in gone:  # one may already have its successor elsewhere

@@ -38,7 +38,7 @@ class Anywhere:
         """Takes the current hosts. Returns the parts whose host is gone."""
         return []
 
-    def hear(self, part: Address) -> None:
+    def receive(self, part: Address) -> None:
         pass
 
     def leave(self, part: Address) -> None:
@@ -83,7 +83,7 @@ class Placing(Anywhere):
                 del self._at[part]
         return gone
 
-    def hear(self, part: Address) -> None:
+    def receive(self, part: Address) -> None:
         self._unheard.pop(part, None)
 
     def leave(self, part: Address) -> None:

@@ -28,7 +28,7 @@ class Repacker:
     def for_plan(cls, plan: Plan, *, every_s: float = REPACK_EVERY_S) -> "Repacker | None":
         return cls(plan, every_s=every_s) if plan.schedule.repack else None
 
-    def hear(self, report: ReplicaReported) -> None:
+    def receive(self, report: ReplicaReported) -> None:
         self._last[report.replica] = report
         self._newest = max(self._newest, report.weights)
 
@@ -80,8 +80,8 @@ class Repacker:
                 weights=load.weights,
                 num_running=load.num_running,
                 kv_used=load.kv_used,
-                num_beside=report.num_running - load.num_running,
-                kv_beside=report.kv_used - load.kv_used,
+                num_other=report.num_running - load.num_running,
+                kv_other=report.kv_used - load.kv_used,
                 kv_falls=report.kv_used < min(self._plan.kv_ceiling, self._kv_before.get(replica, 0.0)),
                 has_free_slot=report.has_free_slot,
             )
@@ -92,11 +92,11 @@ class Repacker:
 
 def _list_loads(report: ReplicaReported) -> tuple[ResidentLoad, ...]:
     """The load of each version that the replica holds."""
-    num_beside = sum(load.num_running for load in report.beside)
-    kv_beside = sum(load.kv_used for load in report.beside)
+    num_other = sum(load.num_running for load in report.beside)
+    kv_other = sum(load.kv_used for load in report.beside)
     own = ResidentLoad(
         weights=report.weights,
-        num_running=report.num_running - num_beside,
-        kv_used=max(0.0, report.kv_used - kv_beside),
+        num_running=report.num_running - num_other,
+        kv_used=max(0.0, report.kv_used - kv_other),
     )
     return (own, *report.beside)

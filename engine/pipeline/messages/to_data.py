@@ -25,7 +25,7 @@ class ReplicaSynced:
     """Other weights that the replica holds, because work on them has not ended."""
     reserved: tuple[HeldGroup, ...] = ()
     """Groups that the replica keeps room for; no samples are listed."""
-    told_to_hold: WeightsId | None = None
+    ordered_weights: WeightsId | None = None
     """The weights that data last ordered the replica to hold; None: the newest. Data repeats an order that was lost."""
     missing: WeightsId | None = None
     """Weights that the replica was ordered to hold and no relay has."""
@@ -38,7 +38,7 @@ class ReplicaSynced:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressStreamed:
     """New tokens of a replica's samples since data's last acknowledgement, about once in `Plan.stream_every_s`.
-    Answered by `ProgressHeard`; a loss of either only costs tokens, or sending them again."""
+    Answered by `ProgressAcknowledged`; a loss of either only costs tokens, or sending them again."""
 
     replica: int
     incarnation: int

@@ -35,7 +35,7 @@ class PartReported:
     part: Address
     incarnation: int
     piece: Piece = TURNING
-    beside: tuple[Piece, ...] = ()
+    worker_pieces: tuple[Piece, ...] = ()
     """Work of other threads, each always at the same index. No sign of life of the loop, but the driver counts it as
     progress of the run."""
     waited_s: float = 0.0
@@ -95,7 +95,7 @@ class ReplicaLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostsSeen:
+class HostsObserved:
     """From the body that watches the cluster: all available hosts, and the free resources of each."""
 
     hosts: tuple[HostView, ...]
@@ -110,5 +110,5 @@ ToManager = (
     | LeaveOrdered
     | ResizeOrdered
     | ReplicaLeft
-    | HostsSeen
+    | HostsObserved
 )

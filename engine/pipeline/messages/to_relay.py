@@ -2,7 +2,7 @@
 
     trainer ──WeightsOffered──▶ master ──VersionComing──▶ relay ──VersionComing──▶ relay …
        ▲ ◀──MasterElected, VersionStored──┘ ◀──ChunksWanted──┘ │
-       └──ClaimSeen──▶ a candidate          ──chunks, by body──▶ replicas of the host ◀──WeightsServed
+       └──ClaimObserved──▶ a candidate          ──chunks, by body──▶ replicas of the host ◀──WeightsServed
 
 Invariants:
 - relays send states: a `RelaySynced` lists all that a relay holds, a `ChunksWanted` all that it lacks, so the next
@@ -25,7 +25,7 @@ class WeightsOffered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimSeen:
+class ClaimObserved:
     """The highest claim to the lead that the trainer has received. It answers every `MasterElected`."""
 
     claim: int
@@ -177,7 +177,7 @@ class CoreAwaited:
 ToRelay = (
     WeightsOffered
     | RelaysPlaced
-    | ClaimSeen
+    | ClaimObserved
     | WeightsWanted
     | VersionReleased
     | RelaySynced

@@ -34,7 +34,7 @@ class WorkGranted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressHeard:
+class ProgressAcknowledged:
     """From data, in answer to `ProgressStreamed`."""
 
     incarnation: int
@@ -127,7 +127,7 @@ class LoadMeasured:
 
 ToRollout = (
     WorkGranted
-    | ProgressHeard
+    | ProgressAcknowledged
     | SequencesHandedOver
     | LeaveRequested
     | VersionAnnounced
@@ -140,4 +140,4 @@ ToRollout = (
     | LoadMeasured
 )
 
-pickled_by_values(WorkGranted, ProgressHeard)
+pickled_by_values(WorkGranted, ProgressAcknowledged)

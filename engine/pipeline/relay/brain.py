@@ -24,7 +24,7 @@ from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
     ChunksWanted,
-    ClaimSeen,
+    ClaimObserved,
     CoreAwaited,
     DeltaMade,
     FetchFailed,
@@ -140,8 +140,8 @@ class RelayBrain:
                 return self._transfer.on_delta_made(message)
             case WeightsOffered():
                 return self._on_offered(message, now)
-            case ClaimSeen():
-                self._members.on_claim_seen(message.claim, message.incarnation, now)
+            case ClaimObserved():
+                self._members.on_claim_observed(message.claim, message.incarnation, now)
                 return []
             case CoreAwaited():
                 self._members.excuse(message.host, message.waited_s, now)
@@ -154,7 +154,7 @@ class RelayBrain:
             case VersionComing():
                 return self._on_coming(message, now)
             case ChunksWanted():
-                return self._transfer.on_chunks_wanted(message, now) if self._hear(message, now) else []
+                return self._transfer.on_chunks_wanted(message, now) if self._receive(message, now) else []
             case WeightsWanted():
                 return self._on_wanted(message, now)
             case VersionReleased():
@@ -195,11 +195,11 @@ class RelayBrain:
 
     # ── among relays ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _hear(self, message: VersionComing | ChunksWanted, now: float) -> bool:
-        return self._members.hear(message.host, incarnation=message.incarnation, claim=message.claim, now=now)
+    def _receive(self, message: VersionComing | ChunksWanted, now: float) -> bool:
+        return self._members.receive(message.host, incarnation=message.incarnation, claim=message.claim, now=now)
 
     def _on_synced(self, message: RelaySynced, now: float) -> list[Effect]:
-        is_news = self._members.hear(
+        is_news = self._members.receive(
             message.host,
             incarnation=message.incarnation,
             claim=message.claim,
@@ -212,14 +212,14 @@ class RelayBrain:
         before = self._peers.get(message.host)
         self._peers[message.host] = message
         if message.host == self._members.upstream:
-            self._seals.hear(message.seals)
+            self._seals.receive(message.seals)
         effects = self._transfer.on_peer_synced(before, message)
         if message.wants_reply or message.claim < self.claim:
             effects.append(self._sync(message.host, wants_reply=False))
         return effects
 
     def _on_coming(self, message: VersionComing, now: float) -> list[Effect]:
-        if not self._hear(message, now) or self._members.leads:
+        if not self._receive(message, now) or self._members.leads:
             return []
         if message.claim < self.claim:
             return [self._sync(message.host, wants_reply=False)]  # the sender does not know the new master yet

@@ -135,7 +135,7 @@ class Members:
         neighbours = [host for host in (self.upstream, self.downstream) if host in self._peers]
         return [host for host in neighbours if now - self._heard_at(host) > 2 * BEAT_EVERY_S]
 
-    def hear(
+    def receive(
         self,
         host: int,
         *,
@@ -159,7 +159,7 @@ class Members:
         self._adopt(claim, now)
         return True
 
-    def on_claim_seen(self, claim: int, incarnation: int, now: float) -> None:
+    def on_claim_observed(self, claim: int, incarnation: int, now: float) -> None:
         """The trainer's answer: the highest claim that it knows, and the incarnation that made it."""
         if claim != self._own_claim:
             self._adopt(claim, now)

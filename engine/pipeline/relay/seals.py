@@ -32,7 +32,7 @@ class Seals:
     def take(self, weights: WeightsId, sha256: str) -> None:
         self._own[weights] = sha256
 
-    def hear(self, seals: tuple[Seal, ...]) -> None:
+    def receive(self, seals: tuple[Seal, ...]) -> None:
         """Takes the seals of the previous relay."""
         self._before = dict(seals)
 

@@ -31,7 +31,7 @@ from engine.pipeline.messages.to_rollout import (
     InstallRefused,
     LeaveRequested,
     LoadMeasured,
-    ProgressHeard,
+    ProgressAcknowledged,
     ProgressReported,
     SequencesHandedOver,
     TrajectoriesEnded,
@@ -90,9 +90,9 @@ class RolloutBrain:
                 self._num_ended += len(message.trajectories)
             case ProgressReported():
                 effects += self._on_progress(message)
-            case ProgressHeard():
+            case ProgressAcknowledged():
                 if message.incarnation == self._incarnation:
-                    self._progress_stream.hear(message)
+                    self._progress_stream.receive(message)
             case LeaveRequested():
                 effects += self._on_leave(message, now)
             case VersionAnnounced():
@@ -274,7 +274,7 @@ class RolloutBrain:
             finished=self._work.to_deliver(all_of_them=is_quiet_too_long),
             beside=tuple(sorted(self._weights.residents - {self._weights.fresh})),
             reserved=self._work.reserved(),
-            told_to_hold=self._weights.told_to_hold,
+            ordered_weights=self._weights.ordered_weights,
             missing=self._weights.missing,
             is_leaving=self._leaves_at is not None,
             progress=self._stopped,

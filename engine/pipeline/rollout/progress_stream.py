@@ -14,9 +14,9 @@ from typing import Final
 from engine.pipeline.effects import Effect, ReportProgress, Send
 from engine.pipeline.messages.addresses import DATA
 from engine.pipeline.messages.to_data import ProgressStreamed
-from engine.pipeline.messages.to_rollout import ProgressHeard
+from engine.pipeline.messages.to_rollout import ProgressAcknowledged
 from engine.pipeline.packed import Ints
-from engine.pipeline.records import Growth, HeardUpTo, SampleKey, SampleProgress
+from engine.pipeline.records import AcknowledgedProgress, Growth, SampleKey, SampleProgress
 from engine.policy.lineage import WeightsId
 
 # An answer usually arrives before the next report; for lost answers, at most these reports are remembered.
@@ -26,15 +26,15 @@ MAX_UNANSWERED: Final = 8
 class ProgressStream:
     def __init__(self, *, replica: int, incarnation: int) -> None:
         self._replica, self._incarnation = replica, incarnation
-        self._acknowledged_by_key: dict[SampleKey, HeardUpTo] = {}
-        self._unanswered: dict[int, tuple[HeardUpTo, ...]] = {}
+        self._acknowledged_by_key: dict[SampleKey, AcknowledgedProgress] = {}
+        self._unanswered: dict[int, tuple[AcknowledgedProgress, ...]] = {}
         self._serial = 0
 
     def ask(self, running: Iterable[tuple[SampleKey, int]]) -> list[Effect]:
         """Requests new tokens of all running samples from the body."""
-        heard = tuple(self._acknowledged(key, telling) for key, telling in running)
-        self._acknowledged_by_key = {each.key: each for each in heard}
-        return [ReportProgress(heard=heard)] if heard else []
+        acknowledged = tuple(self._acknowledged(key, sample_run) for key, sample_run in running)
+        self._acknowledged_by_key = {each.key: each for each in acknowledged}
+        return [ReportProgress(acknowledged=acknowledged)] if acknowledged else []
 
     def stream(self, progress: Sequence[SampleProgress]) -> list[Effect]:
         new = [each for each in progress if each.num_tokens > each.since or each.state is not None]
@@ -42,7 +42,8 @@ class ProgressStream:
             return []
         self._serial += 1
         self._unanswered[self._serial] = tuple(
-            HeardUpTo(key=each.key, telling=each.telling, num_tokens=each.num_tokens, mark=each.mark) for each in new
+            AcknowledgedProgress(key=each.key, sample_run=each.sample_run, num_tokens=each.num_tokens, mark=each.mark)
+            for each in new
         )
         if len(self._unanswered) > MAX_UNANSWERED:
             del self._unanswered[next(iter(self._unanswered))]
@@ -58,42 +59,46 @@ class ProgressStream:
         )
         return [Send(to=DATA, message=streamed)]
 
-    def hear(self, answer: ProgressHeard) -> None:
+    def receive(self, answer: ProgressAcknowledged) -> None:
         reported = self._unanswered.get(answer.serial, ())
         self._unanswered = {serial: its for serial, its in self._unanswered.items() if serial > answer.serial}
         lacking = frozenset(answer.lacking)
         for each in reported:
             known = self._acknowledged_by_key.get(each.key)
-            if known is not None and known.telling == each.telling:
+            if known is not None and known.sample_run == each.sample_run:
                 self._acknowledged_by_key[each.key] = _forget_progress(each) if each.key in lacking else each
 
-    def _acknowledged(self, key: SampleKey, telling: int) -> HeardUpTo:
+    def _acknowledged(self, key: SampleKey, sample_run: int) -> AcknowledgedProgress:
         known = self._acknowledged_by_key.get(key)
-        return known if known is not None and known.telling == telling else HeardUpTo(key=key, telling=telling)
+        return (
+            known
+            if known is not None and known.sample_run == sample_run
+            else AcknowledgedProgress(key=key, sample_run=sample_run)
+        )
 
 
 @dataclass(slots=True)
 class _Growing:
     rows: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-    said: list[bytes] = field(default_factory=list)
+    packed_tokens: list[bytes] = field(default_factory=list)
 
     def add(self, progress: SampleProgress) -> None:
         key, since = progress.key, progress.since
         num_new = progress.num_tokens - since
-        self.rows.append((key.group.ordinal, key.sample, progress.telling, progress.mark, since, num_new))
-        self.said.append(progress.said)
+        self.rows.append((key.group.ordinal, key.sample, progress.sample_run, progress.mark, since, num_new))
+        self.packed_tokens.append(progress.packed_tokens)
 
     def packed(self, weights: WeightsId) -> Growth:
-        ordinals, samples, tellings, marks, since, num_new = map(Ints.of, zip(*self.rows, strict=True))
+        ordinals, samples, sample_runs, marks, since, num_new = map(Ints.of, zip(*self.rows, strict=True))
         return Growth(
             weights=weights,
             ordinals=ordinals,
             samples=samples,
-            tellings=tellings,
+            sample_runs=sample_runs,
             marks=marks,
             since=since,
             num_new=num_new,
-            said=b"".join(self.said),
+            packed_tokens=b"".join(self.packed_tokens),
         )
 
 
@@ -101,5 +106,5 @@ def _only_grew(progress: SampleProgress) -> bool:
     return progress.since > 0 and progress.state is None and len(progress.runs) == 1
 
 
-def _forget_progress(heard: HeardUpTo) -> HeardUpTo:
-    return HeardUpTo(key=heard.key, telling=heard.telling)
+def _forget_progress(acknowledged: AcknowledgedProgress) -> AcknowledgedProgress:
+    return AcknowledgedProgress(key=acknowledged.key, sample_run=acknowledged.sample_run)

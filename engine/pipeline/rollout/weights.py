@@ -36,7 +36,7 @@ class ReplicaWeights:
         self._relay = relay_address(relay)
         self.fresh = NO_WEIGHTS
         """Weights that fresh work starts on. Others may be in use too."""
-        self.told_to_hold: WeightsId | None = None
+        self.ordered_weights: WeightsId | None = None
         """Weights to hold until the next order; None: the newest."""
         self.missing: WeightsId | None = None
         """Weights that it was ordered to hold and no relay has."""
@@ -69,7 +69,7 @@ class ReplicaWeights:
     def admits_fresh_work(self) -> bool:
         if not self.keeps_version:
             return True
-        refresh = "keep" if self.told_to_hold is not None else self._refresh()
+        refresh = "keep" if self.ordered_weights is not None else self._refresh()
         would_fill_it = self.fresh not in self._work.in_use
         return not (refresh == "drain" or (refresh == "install" and would_fill_it))
 
@@ -87,8 +87,8 @@ class ReplicaWeights:
     # ── wanted weights ────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_hold_ordered(self, to_hold: WeightsId | None) -> None:
-        if to_hold != self.told_to_hold:
-            self.told_to_hold, self._pulling_since = to_hold, None
+        if to_hold != self.ordered_weights:
+            self.ordered_weights, self._pulling_since = to_hold, None
 
     def on_announced(self, weights: WeightsId) -> None:
         if weights > self._newest:
@@ -96,7 +96,7 @@ class ReplicaWeights:
 
     def on_missing(self, weights: WeightsId) -> bool:
         """True if the weights are the ones to hold."""
-        if weights != self.told_to_hold:
+        if weights != self.ordered_weights:
             return False
         self.missing = weights
         return True
@@ -111,8 +111,8 @@ class ReplicaWeights:
 
     def switch_fresh_work(self) -> bool:
         """Switches fresh work to the wanted weights if they are in use here already. True if it did."""
-        wanted = self._newest if self.told_to_hold is None else self.told_to_hold
-        is_step = wanted > self.fresh if self.told_to_hold is None else wanted != self.fresh
+        wanted = self._newest if self.ordered_weights is None else self.ordered_weights
+        is_step = wanted > self.fresh if self.ordered_weights is None else wanted != self.fresh
         if not (is_step and wanted in self._work.in_use) or self.is_installing:
             return False
         self.fresh = wanted
@@ -137,15 +137,15 @@ class ReplicaWeights:
             replica=self._replica,
             incarnation=self._incarnation,
             held=self.fresh,
-            exact=self.told_to_hold if wanted is not None else None,
+            exact=self.ordered_weights if wanted is not None else None,
         )
         return [Send(to=self._relay, message=message)]
 
     def _wanted(self) -> WeightsId | None:
         """The weights to install next; None: keep the current ones."""
-        if self.told_to_hold is not None:
-            differs = self.told_to_hold not in (self.fresh, self.missing)
-            return self.told_to_hold if differs and self.has_free_slot else None
+        if self.ordered_weights is not None:
+            differs = self.ordered_weights not in (self.fresh, self.missing)
+            return self.ordered_weights if differs and self.has_free_slot else None
         return self._newest if self._refresh() == "install" else None
 
     def _refresh(self) -> Refresh:
@@ -159,19 +159,19 @@ class ReplicaWeights:
     def _choose_overwritten(self, served: WeightsId) -> WeightsId | None:
         """The weights in use that `served` overwrites; None: no overwriting."""
         is_there = served in self._work.in_use
-        if self.told_to_hold is not None or is_there or not self._schedule.lays_over(self._view(served)):
+        if self.ordered_weights is not None or is_there or not self._schedule.lays_over(self._view(served)):
             return None
         return self._work.oldest
 
     def on_served(self, message: WeightsServed) -> list[Effect]:
         served = message.manifest.weights
         self._newest = max(self._newest, served)
-        is_wanted = self.told_to_hold in (None, served) and served != self.fresh
-        is_newer = self.told_to_hold is not None or served > self.fresh
+        is_wanted = self.ordered_weights in (None, served) and served != self.fresh
+        is_newer = self.ordered_weights is not None or served > self.fresh
         in_use = self._work.in_use
         has_place = self.has_free_slot and served not in in_use
         over = self._choose_overwritten(served)
-        may_install = has_place or over is not None or (self.told_to_hold is None and not self.keeps_version)
+        may_install = has_place or over is not None or (self.ordered_weights is None and not self.keeps_version)
         if self.is_installing or self._is_leaving or not (is_wanted and is_newer and may_install):
             return []
         self.is_installing, self._laid_over = True, over

@@ -31,7 +31,7 @@ class Running:
     lease: int
     samples: set[int]
     weights: WeightsId
-    tellings: dict[int, int] = field(default_factory=dict)
+    sample_runs: dict[int, int] = field(default_factory=dict)
     """By sample begun under this lease or an earlier one: the number of its run."""
     _held: HeldGroup | None = None
     """Cached result of `held`; None: outdated."""
@@ -68,7 +68,7 @@ class Workload:
         self._unconfirmed: dict[SampleKey, Trajectory] = {}
         self._unsent: list[Trajectory] = []
         self._stopping: dict[GroupKey, HeldGroup] = {}
-        self._num_tellings = self._tellings_before = 0
+        self._num_sample_runs = self._tellings_before = 0
         self._last_lease: dict[GroupKey, int] = {}
         """The highest lease under which samples were begun, awaited or handed over here."""
         self._floor: dict[GroupKey, int] = {}
@@ -238,9 +238,9 @@ class Workload:
 
     def _run(self, key: GroupKey, running: Running, samples: Iterable[int]) -> None:
         for sample in samples:
-            self._num_tellings += 1
+            self._num_sample_runs += 1
             running.samples.add(sample)
-            running.tellings[sample] = self._num_tellings
+            running.sample_runs[sample] = self._num_sample_runs
         running.change()
         self._occupancy.put("running", key, running.weights, len(running.samples))
 
@@ -272,13 +272,13 @@ class Workload:
     def still_in_training(self) -> list[tuple[SampleKey, int]]:
         """Training samples that already ran at the last call, with the numbers of their runs: younger ones are cheap to
         repeat, and most end before the next call."""
-        before, self._tellings_before = self._tellings_before, self._num_tellings
+        before, self._tellings_before = self._tellings_before, self._num_sample_runs
         return [
-            (SampleKey(group=key, sample=sample), running.tellings[sample])
+            (SampleKey(group=key, sample=sample), running.sample_runs[sample])
             for key, running in self._running.items()
             if key.evaluation is None
             for sample in sorted(running.samples)
-            if running.tellings[sample] <= before
+            if running.sample_runs[sample] <= before
         ]
 
     def groups(self) -> tuple[HeldGroup, ...]:

@@ -16,7 +16,7 @@ class GapAlarm:
     def __init__(self) -> None:
         self._has_rung = False
 
-    def hear(self, step: int, metrics: Mapping[str, float]) -> list[FaultReported]:
+    def receive(self, step: int, metrics: Mapping[str, float]) -> list[FaultReported]:
         """A step without tokens by the weights in training is skipped."""
         gap, bound = metrics.get(GAP), metrics.get(BOUND)
         if gap is None or bound is None:

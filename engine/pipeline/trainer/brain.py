@@ -145,7 +145,7 @@ class TrainerBrain:
             effects += self._request_step(step + 1, now)
         to_read = self._choice.to_read(batch, message, step_s=timing.step_s)
         effects.append(_report(StepReported(step=step, metrics=metrics, to_read=to_read)))
-        effects += map(_report, self._gap_alarm.hear(step, metrics))
+        effects += map(_report, self._gap_alarm.receive(step, metrics))
         if self._plan.checkpoints(step, last_s=now - self._saved_at):
             self._saved_at = now
             effects.append(self._save(step, batch.progress))

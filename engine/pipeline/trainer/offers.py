@@ -11,7 +11,7 @@ from typing import Final
 
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
 from engine.pipeline.messages.addresses import Address, relay_address
-from engine.pipeline.messages.to_relay import ClaimSeen
+from engine.pipeline.messages.to_relay import ClaimObserved
 from engine.pipeline.messages.to_trainer import MasterElected
 from engine.pipeline.plan import Plan
 from engine.policy.lineage import WeightsId
@@ -99,7 +99,7 @@ class Offers:
     def _answer(self, host: int) -> list[Effect]:
         if self._relay_incarnation is None:
             return []
-        seen = ClaimSeen(claim=self._relay_claim, incarnation=self._relay_incarnation)
+        seen = ClaimObserved(claim=self._relay_claim, incarnation=self._relay_incarnation)
         return [Send(to=relay_address(host), message=seen)]
 
     def _offer_again(self, version: int, now: float) -> list[Effect]:

@@ -55,7 +55,7 @@ class Load:
     weights: float = 1
     """Copies that are read."""
     launches: float = 1
-    beside_s: float = 0.0
+    overlapped_s: float = 0.0
 
 
 ONE_VERSION: Final = Load()
@@ -120,7 +120,7 @@ class DecodeCost:
         return self._exact(bound + int(more), seconds, batch, context, load)
 
     def _overhead_s(self, load: Load) -> float:
-        return load.launches * self.overhead_s + load.beside_s
+        return load.launches * self.overhead_s + load.overlapped_s
 
     def _compute_steps(self, steps: int, batch: int, read_s: float) -> int:
         """The first steps that are bound by arithmetic, until the context has grown."""

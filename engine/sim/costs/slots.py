@@ -165,14 +165,16 @@ class DeltaCost:
     launch_s: float
 
     def load(self, rows: Rows) -> Load:
-        copies, beside_s = 1, 0.0
+        copies, overlapped_s = 1, 0.0
         for age, num in rows:
             share = of_a_copy(self.changed, age)
             if share == 1:
                 copies += 1
             elif age:
-                beside_s += self.launch_s + max(share * self.copy_s, num * changed_in(self.changed, age) * self.row_s)
-        return Load(weights=copies, launches=copies, beside_s=beside_s)
+                overlapped_s += self.launch_s + max(
+                    share * self.copy_s, num * changed_in(self.changed, age) * self.row_s
+                )
+        return Load(weights=copies, launches=copies, overlapped_s=overlapped_s)
 
     def taken_tokens(self, ages: Iterable[int]) -> int:
         return int(self._of_a_copy(ages) * self.copy_tokens)
@@ -194,7 +196,7 @@ class AdapterCost:
 
     def load(self, rows: Rows) -> Load:
         arithmetic_s = sum(num for _, num in rows) * self.row_s
-        return Load(beside_s=self.launch_s + max(len(rows) * self.read_s, arithmetic_s))
+        return Load(overlapped_s=self.launch_s + max(len(rows) * self.read_s, arithmetic_s))
 
     def taken_tokens(self, ages: Iterable[int]) -> int:
         return 0

@@ -171,7 +171,7 @@ class Decoding:
         self._away[sequence.key] = sequence
         self._away_context += sequence.context if sequence.is_cached else 0
 
-    def come_back(self, sequence: Sequence, answer: int, now: float) -> None:
+    def return_after_turn(self, sequence: Sequence, answer: int, now: float) -> None:
         """The sequence returns from its tool with the answer's tokens to prefill."""
         del self._away[sequence.key]
         if sequence.is_cached:

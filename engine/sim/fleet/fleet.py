@@ -56,9 +56,9 @@ class Replica:
         self._ticks_at = float("inf")
 
     def later(self, delay_s: float, message: Message) -> None:
-        self._kernel.after(delay_s, partial(self.hear, message))
+        self._kernel.after(delay_s, partial(self.receive, message))
 
-    def hear(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         looks_again = False
         for effect in self.brain.handle(message, self._kernel.now):
             if isinstance(effect, Send):
@@ -80,7 +80,7 @@ class Replica:
     def _tick(self, at: float) -> None:
         if at == self._ticks_at:  # not replaced by an earlier tick
             self._ticks_at = float("inf")
-            self.hear(Tick())
+            self.receive(Tick())
 
 
 class Fleet:
@@ -128,7 +128,7 @@ class Fleet:
     # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def to_replica(self, number: int, delay_s: float, message: Message) -> None:
-        self.kernel.after(delay_s, partial(self.replicas[number].hear, message))
+        self.kernel.after(delay_s, partial(self.replicas[number].receive, message))
 
     def send(self, sender: Address, effect: Send) -> None:
         match effect.to.kind:
@@ -251,7 +251,7 @@ class Fleet:
         if self._repacker is None:
             return
         if isinstance(message, ReplicaReported):
-            self._repacker.hear(message)
+            self._repacker.receive(message)
         elif isinstance(message, WeightsUpdated):
             self._look_at_replicas()
             self._wish(self._repacker.on_updated(message.weights, self.kernel.now))
@@ -265,7 +265,7 @@ class Fleet:
     def _look_at_replicas(self) -> None:
         """Replicas are measured when the manager checks them, not every second."""
         for replica in self.replicas:
-            replica.hear(replica.body.measure())
+            replica.receive(replica.body.measure())
 
     def _wish(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -152,7 +152,7 @@ class ReplicaBody:
         self.decoding.advance(now)
         self._settle()
         answer, sequence.answer = sequence.answer, 0
-        self.decoding.come_back(sequence, answer, now)
+        self.decoding.return_after_turn(sequence, answer, now)
         self._plan_next()
 
     def _trajectory(self, sequence: Sequence) -> Trajectory:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Any, Final
 
-from engine.spec.fit.dealing import MOST_DEVICES, why_not_dealt
 from engine.spec.fit.plan import Activations, Moments, TrainerPlan
 from engine.spec.fit.replica import ReplicaPlan
 from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.shards import MOST_DEVICES, why_not_shardable
 from engine.spec.job import JobSpec
 from engine.spec.preset import with_settings
 
@@ -85,10 +85,10 @@ def replica_remedies(plan: ReplicaPlan, shape: ModelShape) -> tuple[Doses, ...]:
         for rows in (plan.max_batch // factor for factor in _factors())
         if rows
     )
-    return fewer_versions, smaller_caches, fewer_rows, _dealt(plan, shape)
+    return fewer_versions, smaller_caches, fewer_rows, _more_shards(plan, shape)
 
 
-def _dealt(plan: ReplicaPlan, shape: ModelShape) -> Doses:
+def _more_shards(plan: ReplicaPlan, shape: ModelShape) -> Doses:
     by_vllm = {} if plan.is_vllm else {"rollout.engine": "vllm"}
     how = ", rollout.engine vllm" if by_vllm else ""
     return tuple(
@@ -97,7 +97,7 @@ def _dealt(plan: ReplicaPlan, shape: ModelShape) -> Doses:
             settings={"resources.devices_per_replica": devices, **by_vllm},
         )
         for devices in (plan.num_devices * factor for factor in _factors())
-        if devices <= MOST_DEVICES and why_not_dealt(shape, devices) is None
+        if devices <= MOST_DEVICES and why_not_shardable(shape, devices) is None
     )
 
 

@@ -8,12 +8,12 @@ in shape.py; c is the bytes of an element as it is stored.
 from dataclasses import dataclass
 from typing import Final, Self
 
-from engine.spec.fit.dealing import dealt
 from engine.spec.fit.forwards import own_attention_bytes, own_pass_bytes, vllm_pass_bytes
 from engine.spec.fit.margins import device_margins
 from engine.spec.fit.need import Need, Phase, Term, in_words
 from engine.spec.fit.plan import PROMPT_TOKENS, longest_tokens
 from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.shards import shard_of
 from engine.spec.job import JobSpec
 from engine.spec.slots import num_weight_slots, room_of_rank, share_an_engine
 
@@ -90,7 +90,7 @@ class ReplicaPlan:
 
 
 def replica_need(model: ModelShape, plan: ReplicaPlan) -> Need:
-    shape = dealt(model, plan.num_devices)
+    shape = shard_of(model, plan.num_devices)
     weights = Term(what="weights", num_bytes=held_bytes(shape, plan), how=_held_words(shape, plan))
     positions = Term(what="tables of positions", num_bytes=positions_bytes(shape, plan))
     captured = Term(what="what captured steps keep to work in", num_bytes=captured_bytes(shape, plan))
@@ -112,7 +112,7 @@ def replica_need(model: ModelShape, plan: ReplicaPlan) -> Need:
 
 def _phases(model: ModelShape, plan: ReplicaPlan, grown: tuple[Term, ...]) -> tuple[Phase, ...]:
     """`grown`: a cache that grows. Logits are brought together where tokens are drawn."""
-    shape = dealt(model, plan.num_devices)
+    shape = shard_of(model, plan.num_devices)
     of_token = layer_pass_bytes(shape, plan)
     attended = Term(
         what="keys and values of a layer, gathered",

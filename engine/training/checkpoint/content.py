@@ -20,7 +20,7 @@ from engine.spec.job import AlgorithmSpec, TrainerSpec
 from engine.training.checkpoint.folder import (
     ELSEWHERE_FILE,
     CheckpointUnverified,
-    parts_here,
+    local_parts,
     read_manifest,
     verify_parts,
 )
@@ -123,7 +123,7 @@ def _verify_in_turns(folder: Path, world: World) -> Mapping[str, CheckpointPart]
     if len({digest for digest, _ in every}) > 1:
         raise CheckpointUnverified(f"{folder}: ranks read manifests of different checkpoints")
     sharing = [rank for rank, (_, each) in enumerate(every) if each == folder_id]
-    here = sorted(parts_here(folder, parts), key=lambda name: parts[name].num_bytes)
+    here = sorted(local_parts(folder, parts), key=lambda name: parts[name].num_bytes)
     own = here[sharing.index(world.index) :: len(sharing)]
     try:
         verify_parts(folder, {name: parts[name] for name in own})

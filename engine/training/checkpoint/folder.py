@@ -26,7 +26,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from engine.policy.progress import SLOWEST_SYNC_S
-from engine.signs import at_work
+from engine.progress import working
 from engine.spec.checkpoint_manifest import MANIFEST_FILE as MANIFEST_FILE
 from engine.spec.checkpoint_manifest import CheckpointManifest, CheckpointPart
 
@@ -105,7 +105,7 @@ def note_elsewhere(folder: Path) -> None:
 def survey_checkpoint(folder: Path) -> str:
     """Checks that the parts are present with their sizes, without reading them. Returns the manifest's sha256."""
     digest, parts = read_manifest(folder)
-    for name in parts_here(folder, parts):
+    for name in local_parts(folder, parts):
         try:
             num_bytes = (folder / name).stat().st_size
         except OSError as error:
@@ -120,11 +120,11 @@ def survey_checkpoint(folder: Path) -> str:
 def verify_checkpoint(folder: Path) -> str:
     """Reads and checks every part. Returns the manifest's sha256."""
     digest, parts = read_manifest(folder)
-    verify_parts(folder, {name: parts[name] for name in parts_here(folder, parts)})
+    verify_parts(folder, {name: parts[name] for name in local_parts(folder, parts)})
     return digest
 
 
-def parts_here(folder: Path, parts: Iterable[str]) -> list[str]:
+def local_parts(folder: Path, parts: Iterable[str]) -> list[str]:
     """The parts in this folder: all, unless others are elsewhere."""
     is_partial = (folder / ELSEWHERE_FILE).exists()
     return [name for name in parts if not is_partial or (folder / name).exists()]
@@ -178,7 +178,7 @@ def _describe(files: Sequence[Path]) -> list[Future[CheckpointPart]]:
             each.add_done_callback(lambda _: progress.put(1))
         left = len(described)
         while left:
-            with at_work("checkpoint"):
+            with working("checkpoint"):
                 left -= progress.get()
     return described
 
@@ -199,7 +199,7 @@ def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         _sync_pieces(path, os.fstat(handle).st_size)
-        with at_work("sync", constant_s=SLOWEST_SYNC_S):
+        with working("sync", constant_s=SLOWEST_SYNC_S):
             os.fsync(handle)
         if path.is_file():  # drop the page cache: later reads come from the disk, and memory is freed
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -213,5 +213,5 @@ def _sync_pieces(path: Path, num_bytes: int) -> None:
         return
     with path.open("r+b") as file, mmap.mmap(file.fileno(), num_bytes) as pages:
         for start in range(0, num_bytes, _SYNC_BYTES):
-            with at_work("sync", constant_s=SLOWEST_SYNC_S), suppress(OSError):  # `fsync` raises it too
+            with working("sync", constant_s=SLOWEST_SYNC_S), suppress(OSError):  # `fsync` raises it too
                 pages.flush(start, min(_SYNC_BYTES, num_bytes - start))

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from engine.models.loading import INDEX_FILE
-from engine.signs import at_work
+from engine.progress import working
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.checkpoint.content import (
     ADAPTER_FOLDER,
@@ -161,7 +161,7 @@ class RankShare:
 
     def _assemble(self, name: str, spans: Spans, *, on: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
         source = self._sources[name]
-        with at_work("gather"):
+        with working("gather"):
             whole = self.world.assemble(source.values.to("cpu", dtype), spans[name], on=on)
         return None if whole is None else whole.view(source.place.shape)
 

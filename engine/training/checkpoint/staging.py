@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from engine.models.pieces import copy_tensor
-from engine.signs import at_work
+from engine.progress import working
 from engine.training.checkpoint.host_memory import spare_bytes
 
 # Every tensor begins at a multiple of this, which suits every dtype.
@@ -81,14 +81,14 @@ class Staging:
     def _make_room(self, num_bytes: int, *, folder: Path, num_sharing: int) -> None:
         if self._touching is not None:
             self._is_needed.set()
-            with at_work("map", is_opaque=True):
+            with working("map", is_opaque=True):
                 wait([self._touching])  # if it failed, the allocation below fails too, and raises
             self._touching = None
         if num_bytes <= len(self._memory):
             return
         self._memory = torch.empty(0, dtype=torch.uint8)  # frees the memory before allocating more
         self.is_mapped = num_bytes > self._spare(num_sharing=num_sharing)
-        with at_work("map", is_opaque=True):  # one call, of hundreds of gigabytes
+        with working("map", is_opaque=True):  # one call, of hundreds of gigabytes
             self._memory = _map_file(num_bytes, folder) if self.is_mapped else self._allocate(num_bytes)
 
     def _allocate(self, num_bytes: int) -> Tensor:

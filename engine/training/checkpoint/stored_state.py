@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from engine.signs import at_work
+from engine.progress import working
 from engine.training.checkpoint.shares import Piece, Share, read_name
 from engine.training.parts.layout import Place
 
@@ -91,7 +91,7 @@ class StoredState:
                 )
             while each.span.start <= at < min(each.span.stop, piece.span.stop):
                 span = range(at, min(at + _BLOCK_NUMEL, each.span.stop, piece.span.stop))
-                with at_work("load"):
+                with working("load"):
                     yield span, each.read(span)
                 at = span.stop
         if at < piece.span.stop:

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from engine.signs import at_work
+from engine.progress import working
 from engine.spec.checkpoint_manifest import CheckpointPart
 
 BLOCK_BYTES: Final = 1 << 24
@@ -48,7 +48,7 @@ def write_tensors(file: Path, entries: Sequence[Entry], contents: Iterable[Tenso
     digest, num_bytes = hashlib.sha256(), 0
     with file.open("wb") as stream:
         for block in _split_blocks(entries, contents):
-            with at_work("write"):
+            with working("write"):
                 digest.update(block)
                 stream.write(block)
             num_bytes += len(block)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from engine.models.families.trained_model import TrainedModel, public_views
 from engine.policy.lineage import WeightsId
-from engine.signs import at_work
+from engine.progress import working
 from engine.training.parts.layout import Place, Views, places_of, whole_shape
 from engine.training.parts.lora import Adapter
 from engine.training.port import Allocate
@@ -96,7 +96,7 @@ class Published:
             values = self._values_of(parameter)  # also without a run, since reading may be collective
             for run in runs:
                 target = view_of_values(memory, self._dtype, spans.place_of(run.start), run.num_bytes)
-                with at_work("copy"):
+                with working("copy"):
                     narrow = self._narrow(values[run.values])
                     target.copy_(narrow)
                 shape = self.entries[run.tensor].shape

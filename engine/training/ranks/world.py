@@ -25,7 +25,7 @@ import torch.distributed as torch_distributed
 from torch import Tensor
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore, Work  # type: ignore[attr-defined]
 
-from engine.signs import Signs, still_here
+from engine.progress import LoopProgress, report_progress
 
 # How long a rank waits for the others: longer than one share of a large step takes, since all ranks
 # start a call together; short enough for a frozen host to fail the attempt early.
@@ -35,7 +35,7 @@ COLLECTIVE_TIMEOUT_S: Final = 600.0
 AS_LONG_AS_IT_TAKES: Final = timedelta(days=7)
 
 LOOK_UP_EVERY_S: Final = 0.02
-_SIGNS: Final = "signs"
+_PROGRESS: Final = "progress"
 
 
 class World:
@@ -171,42 +171,42 @@ class World:
     def _gather_all(self, tensor: Tensor) -> list[Tensor]:
         every = [torch.empty_like(tensor) for _ in range(self.count)]
         work: Work = torch_distributed.all_gather(every, tensor, group=self._side_group, async_op=True)
-        num_before = self.num_signs()
+        num_before = self.num_reports()
         while not work.is_completed():
             time.sleep(LOOK_UP_EVERY_S)
-            if (num_signs := self.num_signs()) != num_before:
-                still_here()
-            num_before = num_signs
+            if (num_reports := self.num_reports()) != num_before:
+                report_progress()
+            num_before = num_reports
         work.wait()
         return every
 
-    def num_signs(self) -> int:
-        """How many signs of progress all ranks have reported so far."""
-        num_signs: int = self._signs_store.add(_SIGNS, 0)
-        return num_signs
+    def num_reports(self) -> int:
+        """How many units of work all ranks have reported so far."""
+        num_reports: int = self._progress_store.add(_PROGRESS, 0)
+        return num_reports
 
     @cached_property
-    def _signs_store(self) -> Store:
+    def _progress_store(self) -> Store:
         """A separate connection: on the other one, a rank that waits for a key blocks every other call."""
         if not self.address:
             return self._store
         host, _, port = self.address.rpartition(":")
         return TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=self.timeout_s))
 
-    def signs(self) -> Signs:
+    def progress(self) -> LoopProgress:
         """Progress that is reported to other ranks, for the thread that they wait for."""
-        return _SharedSigns(self._signs_store)
+        return _SharedProgress(self._progress_store)
 
 
-class _SharedSigns(Signs):
+class _SharedProgress(LoopProgress):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
         self._reported_at = 0.0
 
-    def sign(self) -> None:
+    def advance(self) -> None:
         """Reports at most once per LOOK_UP_EVERY_S: libraries call this from their threads for every few kilobytes."""
-        super().sign()
+        super().advance()
         if time.monotonic() - self._reported_at >= LOOK_UP_EVERY_S:
             self._report()
 
@@ -216,7 +216,7 @@ class _SharedSigns(Signs):
 
     def _report(self) -> None:
         self._reported_at = time.monotonic()
-        self._store.add(_SIGNS, 1)
+        self._store.add(_PROGRESS, 1)
 
 
 @cache

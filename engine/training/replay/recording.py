@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from safetensors.torch import save_file
 
-from engine.signs import still_here
+from engine.progress import report_progress
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.batch import Trajectories
 from engine.training.port import StepResult, Steps, Write
@@ -61,7 +61,7 @@ class RecordedTrainer:
         if self._step != self._recording.step:
             return self._trainer.train_step(trajectories)
         while not self._no_pending_save.wait(LOOK_UP_EVERY_S):
-            still_here()
+            report_progress()
         folder = self._recording.folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD_FILE).unlink(missing_ok=True)

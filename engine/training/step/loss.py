@@ -30,7 +30,7 @@ from engine.algorithms.advantages import Advantages, find_advantages, overlong_p
 from engine.algorithms.corrections import measures_from_start
 from engine.algorithms.loss import k1_cost, token_shares
 from engine.models.routes import DENSE, RouteFormat
-from engine.signs import at_work
+from engine.progress import working
 from engine.spec.facts import MAX_TRACED
 from engine.spec.recipes import RECIPES
 from engine.training.batch import TrainingBatch, Trajectories
@@ -220,7 +220,7 @@ class StepLoss:
             return None
         scores_M = torch.zeros(batched.num_tokens, device=self._device)
         for batch in micro_batches:
-            with at_work("scoring"), annotate_errors(size_of(batch)):
+            with working("scoring"), annotate_errors(size_of(batch)):
                 scores = model(batch)
             if not batch.idle:
                 scores_M[batch.slots_N] = scores if isinstance(scores, Tensor) else scores.logprobs_N

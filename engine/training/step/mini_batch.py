@@ -25,7 +25,7 @@ from torch import Tensor
 from engine.algorithms.advantages import Advantages
 from engine.algorithms.loss import LossTokens, policy_loss
 from engine.algorithms.values import value_loss
-from engine.signs import at_work
+from engine.progress import working
 from engine.spec.job import AlgorithmSpec
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.step.metrics import Tally
@@ -117,7 +117,7 @@ class UpdateLoss:
         `moved`: the step has made an update before."""
         number = 0
         for batch in mini_batch.micro_batches:
-            with at_work("micro-batch"), annotate_errors(size_of(batch)):
+            with working("micro-batch"), annotate_errors(size_of(batch)):
                 if batch.silent:
                     with torch.no_grad():
                         self._policy_loss(batch, mini_batch, moved)

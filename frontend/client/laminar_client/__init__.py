@@ -11,9 +11,9 @@ from .errors import (
     LimitReached,
     MissingLibrary,
     NotAllowed,
+    NotFinished,
     NotFound,
     ServerFault,
-    StillGoing,
     Unreachable,
     Unreadable,
 )
@@ -31,10 +31,10 @@ __all__ = [
     "LimitReached",
     "MissingLibrary",
     "NotAllowed",
+    "NotFinished",
     "NotFound",
     "Patience",
     "ServerFault",
-    "StillGoing",
     "Unreachable",
     "Unreadable",
 ]

@@ -26,7 +26,7 @@ class Unreadable(LaminarError):
     """This version of the client cannot read the server's response."""
 
 
-class StillGoing(LaminarError):
+class NotFinished(LaminarError):
     """The job did not end within the timeout."""
 
 

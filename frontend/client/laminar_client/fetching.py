@@ -31,15 +31,15 @@ def download(
     to: Path | str = ".",
     *,
     unpack: bool = True,
-    told: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Procedure[Path]:
     """Downloads the model into the folder `to`, as a Hugging Face folder, or as a .tar with `unpack=False`; -> its
-    path. `told(bytes so far, total bytes)` is called on progress."""
+    path. `on_progress(bytes so far, total bytes)` is called on progress."""
     folder = Path(to)
     folder.mkdir(parents=True, exist_ok=True)
     with _hidden(folder) as hidden:
         archive = hidden / "download.tar"
-        announced = yield from _fetched(checkpoint_id, archive, told or (lambda so_far, in_all: None))
+        announced = yield from _fetched(checkpoint_id, archive, on_progress or (lambda so_far, in_all: None))
         name = _plain_name(announced.filename)
         whole = _unpacked(archive, announced, hidden) if unpack else archive
         goal = folder / (name.removesuffix(".tar") if unpack else name)
@@ -58,14 +58,14 @@ def _hidden(folder: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _fetched(checkpoint_id: str, archive: Path, told: Callable[[int, int], None]) -> Procedure[Download]:
+def _fetched(checkpoint_id: str, archive: Path, on_progress: Callable[[int, int], None]) -> Procedure[Download]:
     cause: LaminarError = Unreachable("no data received")
     for tried in range(TRIES):
         if tried:
             yield Pause(PAUSE_S * 2**tried)
         announced = yield from link(checkpoint_id)
         try:
-            so_far = yield from _stream_into(archive, announced, told)
+            so_far = yield from _stream_into(archive, announced, on_progress)
         except Lost as lost:
             cause = Unreachable(f"The download was interrupted: {lost}")
             continue
@@ -75,7 +75,7 @@ def _fetched(checkpoint_id: str, archive: Path, told: Callable[[int, int], None]
     raise cause
 
 
-def _stream_into(archive: Path, announced: Download, told: Callable[[int, int], None]) -> Procedure[int]:
+def _stream_into(archive: Path, announced: Download, on_progress: Callable[[int, int], None]) -> Procedure[int]:
     reply: Reply = yield Open(Request(method="GET", path=announced.url, repeatable=True))
     if not reply.is_good:
         raise reply.error()
@@ -86,7 +86,7 @@ def _stream_into(archive: Path, announced: Download, told: Callable[[int, int], 
             if so_far > announced.num_bytes:
                 raise Damaged(f"Received more than the {announced.num_bytes} announced bytes.")
             file.write(chunk)
-            told(so_far, announced.num_bytes)
+            on_progress(so_far, announced.num_bytes)
     return so_far
 
 

@@ -37,10 +37,10 @@ class Patience:
             return None
         most: float = min(self.longest_pause_s, self.first_pause_s * 2.0 ** (tried - 1))
         pause = most * self.rng.uniform(0.5, 1.0)
-        told = error.retry_after_s if error is not None else None
-        if told is None:
+        retry_after_s = error.retry_after_s if error is not None else None
+        if retry_after_s is None:
             return pause
-        return told + pause if told <= self.longest_retry_after_s else None
+        return retry_after_s + pause if retry_after_s <= self.longest_retry_after_s else None
 
 
 def may_repeat(request: Request, error: ApiError | None) -> bool:

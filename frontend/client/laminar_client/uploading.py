@@ -16,7 +16,7 @@ from .errors import LaminarError
 from .wire import Emit, Procedure
 
 PART_BYTES = 16 * 2**20
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 def upload(
@@ -25,15 +25,15 @@ def upload(
     kind: str,
     name: str | None = None,
     project: str | None = None,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Procedure[Asset]:
     """`kind`: data or model. `name`: the name for specs; by default that of the file or folder. The same call resumes
-    an interrupted upload. `told(bytes so far, total bytes)` is called on progress."""
+    an interrupted upload. `on_progress(bytes so far, total bytes)` is called on progress."""
     here = Path(path)
     found = _files_of(here)
     sizes = {file: each.stat().st_size for file, each in found.items()}
     asset = yield from assets.begin(kind, name or here.resolve().name, sizes, project=project)
-    progress = _Progress(told or (lambda so_far, in_all: None), sum(sizes.values()))
+    progress = _Progress(on_progress or (lambda so_far, in_all: None), sum(sizes.values()))
     whole = hashlib.sha256()
     for listed in (yield from _listed(asset.id)):
         hashes = yield from _sent(asset.id, listed, found[listed.name], progress)
@@ -93,9 +93,9 @@ def _files_of(path: Path) -> dict[str, Path]:
 
 
 class _Progress:
-    def __init__(self, told: Told, in_all: int) -> None:
-        self._told, self._in_all, self._so_far = told, in_all, 0
+    def __init__(self, on_progress: OnProgress, in_all: int) -> None:
+        self._on_progress, self._in_all, self._so_far = on_progress, in_all, 0
 
     def add(self, num_bytes: int) -> None:
         self._so_far += num_bytes
-        self._told(self._so_far, self._in_all)
+        self._on_progress(self._so_far, self._in_all)

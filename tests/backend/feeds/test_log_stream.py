@@ -32,7 +32,7 @@ def over(job: Job) -> None:
     cancel_job(job.pk, actor="user:1", now=datetime.now(UTC))
 
 
-def said_by(frames: list[dict[str, Any]]) -> list[str]:
+def searched_texts(frames: list[dict[str, Any]]) -> list[str]:
     return [frame["data"]["message"] for frame in frames if frame["event"] == "line"]
 
 
@@ -53,11 +53,11 @@ class TestOverHttp:
         over(job)
         path = f"/jobs/{job.pk}/logs/stream?tail=2000"
         whole = [frame for frame in listen(path).rest() if "id" in frame]
-        assert said_by(whole) == messages
+        assert searched_texts(whole) == messages
         for cut in range(len(whole)):
             rest = listen(path, last=whole[cut]["id"])
-            rest_messages = said_by(rest.rest()) if rest.status == 200 else []
-            assert said_by(whole[: cut + 1]) + rest_messages == messages, f"cut after {whole[cut]['id']}"
+            rest_messages = searched_texts(rest.rest()) if rest.status == 200 else []
+            assert searched_texts(whole[: cut + 1]) + rest_messages == messages, f"cut after {whole[cut]['id']}"
 
     def test_ended_job_with_all_lines_received_is_204(self, listen: Any, job: Job) -> None:
         batches(job, 1)
@@ -82,7 +82,7 @@ class TestOverHttp:
         stream.any()  # its place is set before more is written
         tell(job, "trainer", ("error", "3. after"))
         over(job)
-        assert said_by(stream.rest()) == [*wanted, "3. after"]
+        assert searched_texts(stream.rest()) == [*wanted, "3. after"]
 
     def test_dropped_lines_are_reported_once(self, listen: Any, job: Job) -> None:
         tell(job, "driver", ("info", "a"), ("info", "b"), num_dropped=7)

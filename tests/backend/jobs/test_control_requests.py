@@ -2,7 +2,13 @@
 
 from datetime import datetime
 
-from backend.jobs.control_requests import acknowledge_request, ask_driver, close_requests, jobs_asked, open_requests
+from backend.jobs.control_requests import (
+    acknowledge_request,
+    ask_driver,
+    close_requests,
+    jobs_with_requests,
+    open_requests,
+)
 from backend.jobs.models import Job
 
 
@@ -27,9 +33,9 @@ def test_acknowledged_request_can_be_repeated(job: Job, now: datetime) -> None:
     ask_driver(job, "pause", now=now)
     (first,) = open_requests()
     assert acknowledge_request(job, first.pk, now=now) and not acknowledge_request(job, first.pk, now=now)
-    assert jobs_asked([job.pk]) == set()
+    assert jobs_with_requests([job.pk]) == set()
     ask_driver(job, "pause", now=now)
-    assert wanted(job) == [("pause", None)] and jobs_asked([job.pk]) == {job.pk}
+    assert wanted(job) == [("pause", None)] and jobs_with_requests([job.pk]) == {job.pk}
 
 
 def test_requests_are_closed_by_kind_or_all_at_once(job: Job, now: datetime) -> None:

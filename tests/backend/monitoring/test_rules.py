@@ -152,7 +152,7 @@ def of_idle_devices(pool: ResourcePool) -> History:
 
 
 def of_a_store_that_refuses(pool: ResourcePool) -> History:
-    Examination.objects.update(parts=[{"title": "Store", "findings": [{"verdict": "wrong", "told": "…"}]}])
+    Examination.objects.update(parts=[{"title": "Store", "findings": [{"verdict": "wrong", "observation": "…"}]}])
     return is_so(pool)
 
 

@@ -18,9 +18,9 @@ from backend.background_call import BackgroundCall, CallResult
 from backend.disks import Room, room_at
 from backend.operating.checks import nodes
 from backend.operating.checks import store as store_check
-from backend.operating.checks.disks import look_at_disks
+from backend.operating.checks.disks import check_disks
 from backend.operating.checks.findings import Finding
-from backend.operating.checks.store import look_at_store
+from backend.operating.checks.store import check_store
 from backend.store.folder import FolderStore
 from tests.backend.monitoring.scraped import scrape
 
@@ -160,19 +160,21 @@ class TestDeadMount:
 
     def test_examination_reports_since_when(self, dies: Callable[[], None], store_dir: Path) -> None:
         def of_the_store() -> Finding:
-            return next(each for each in look_at_disks(settings.ENVIRONMENT) if f"={store_dir}" in each.told)
+            return next(each for each in check_disks(settings.ENVIRONMENT) if f"={store_dir}" in each.observation)
 
         assert of_the_store().fault == ""
         dies()
         silent = of_the_store()
         assert silent.fault == "disk.silent"
-        assert re.search(r"has not responded since 20\d\d-.* UTC; \d.* GB are free at 20\d\d-.* UTC$", silent.told)
+        assert re.search(
+            r"has not responded since 20\d\d-.* UTC; \d.* GB are free at 20\d\d-.* UTC$", silent.observation
+        )
 
     def test_the_look_at_the_store_ends(self, mount: DeadMount, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(store_check, "_asides", defaultdict(lambda: BackgroundCall(deadline_s=0)))
         monkeypatch.setattr(FolderStore, "put", mount.holds(FolderStore.put))
-        (finding,) = look_at_store(settings.ENVIRONMENT)
-        assert finding.fault == "store.silent" and "has not responded for 0 s" in finding.told
+        (finding,) = check_store(settings.ENVIRONMENT)
+        assert finding.fault == "store.silent" and "has not responded for 0 s" in finding.observation
 
     def test_nothing_is_shown_to_nodes_by_a_disk_that_is_silent(
         self, dies: Callable[[], None], store_dir: Path
@@ -191,5 +193,5 @@ def test_missing_folder_or_broken_disk_is_an_error(
         raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr(os, "statvfs", stale)
-    messages = {each.told for each in look_at_disks(settings.ENVIRONMENT) if each.fault == "disk.away"}
+    messages = {each.observation for each in check_disks(settings.ENVIRONMENT) if each.fault == "disk.away"}
     assert f"LAMINAR_STORE_DIR={store_dir}: Stale file handle" in messages

@@ -72,7 +72,7 @@ def test_json_has_the_same_findings_and_exit_code(monkeypatch: pytest.MonkeyPatc
     document = json.loads(output)
     assert document["wrong"] == 1 and failure
     assert document["findings"][1] == {
-        "part": "This", "told": "this site has no operator", "verdict": "wrong", "fault": "site.nobody",
+        "part": "This", "observation": "this site has no operator", "verdict": "wrong", "fault": "site.nobody",
         "cure": site.NOBODY.cure,
     }  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_a_look_that_breaks_hides_no_other() -> None:
     looks: Looks = {"One": _broken, "Two": _without_database, "Three": _well}
     parts = list(doctor.examine(None, looks))  # type: ignore[arg-type]
     assert [part.verdict for part in parts] == [Verdict.WRONG, Verdict.WRONG, Verdict.GOOD]
-    assert [finding.told for finding in parts[0].findings] == ["the beginning", "ZeroDivisionError: at the end"]
+    assert [finding.observation for finding in parts[0].findings] == ["the beginning", "ZeroDivisionError: at the end"]
     assert "hunter2" not in str(parts[1]) and parts[1].findings[-1].fault == "doctor.broken"
 
 

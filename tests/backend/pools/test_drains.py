@@ -12,7 +12,7 @@ from backend.accounts.signing_in.chains import SITE
 from backend.audit.models import AuditEntry
 from backend.errors import InvalidState
 from backend.jobs.attempts.launching import launch_attempt
-from backend.jobs.control.pausing import send_back
+from backend.jobs.control.pausing import requeue
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.pools.clusters.drains import HostsChosenById, HostUnknown, devices_out, drain, give_back
@@ -139,8 +139,8 @@ def test_drained_pool_serves_its_rest_and_shows_it(
 def test_a_job_that_makes_way_goes_back_to_its_place_in_the_line(
     attempt: JobAttempt, operator: Operator, now: datetime
 ) -> None:
-    job = send_back(attempt.job_id, actor=operator.name, now=now)
+    job = requeue(attempt.job_id, actor=operator.name, now=now)
     assert (job.state, job.target_state) == (JobState.PAUSING, JobState.QUEUED)
     assert AuditEntry.objects.filter(action="job.sent_back", target=job.pk, team=job.team).exists()
     with pytest.raises(InvalidState):
-        send_back(attempt.job_id, actor=operator.name, now=now)
+        requeue(attempt.job_id, actor=operator.name, now=now)

@@ -9,8 +9,8 @@ from django.test import Client
 from backend.accounts.models import User
 from backend.pools.clusters.looks import AMISS_AFTER, RayHost, amiss, find
 from backend.pools.models import RayLook, ResourcePool
-from backend.reconcile.background import look_at_rays
-from backend.reconcile.looking import look_at_ray_of, one_pool_of_each_ray
+from backend.reconcile.background import inspect_rays
+from backend.reconcile.looking import inspect_ray_of, one_pool_of_each_ray
 from tests.backend.conftest import Api
 from tests.backend.fake_ray import FakeRay
 
@@ -63,25 +63,25 @@ def test_gap_is_stored_reported_and_ended(
         (row,) = api_of(bob).get("/pools").json()["data"]
         return row["missing"], row["is_away"]
 
-    look_at_ray_of(pool.pk, ray, now=now - 2 * AMISS_AFTER)
+    inspect_ray_of(pool.pk, ray, now=now - 2 * AMISS_AFTER)
     assert amiss(now) == [] and shown() == (0, False)
     ray.nodes = [host("a", gpus=6)]
     long_ago = now - timedelta(days=1_000)
-    look_at_ray_of(pool.pk, ray, now=long_ago)
+    inspect_ray_of(pool.pk, ray, now=long_ago)
     assert amiss(long_ago) == [], "a Ray that restarts is back by then"
-    look_at_ray_of(pool.pk, ray, now=long_ago + AMISS_AFTER)
+    inspect_ray_of(pool.pk, ray, now=long_ago + AMISS_AFTER)
     (look,) = amiss(long_ago + AMISS_AFTER)
     assert (look.missing, look.devices, look.promised, look.amiss_since) == (2, 6, 8, long_ago)
     assert look.hosts == [{"id": "a", "name": "a", "labels": {}, "cpus": 4, "gpus": 6, "kinds": []}]
     assert shown() == (2, False)
     assert 'laminar_pool_missing_devices{pool="small"} 2.0' in Client().get("/metrics").content.decode()
     ray.away = True
-    look_at_ray_of(pool.pk, ray, now=now)
+    inspect_ray_of(pool.pk, ray, now=now)
     look = RayLook.objects.get()
     assert (look.problem, look.devices, look.seen_at) == ("no route to host", 6, long_ago + AMISS_AFTER)
     assert shown()[1] and 'laminar_pool_ray_up{pool="small"} 0.0' in Client().get("/metrics").content.decode()
     ray.away, ray.nodes = False, [host("a", gpus=8)]
-    look_at_ray_of(pool.pk, ray, now=now)
+    inspect_ray_of(pool.pk, ray, now=now)
     assert amiss(now + 2 * AMISS_AFTER) == [] and shown() == (0, False)
 
 
@@ -90,11 +90,11 @@ def test_a_pool_that_scales_by_itself_has_no_gap_but_may_be_away(
 ) -> None:
     ResourcePool.objects.update(autoscales=True)
     ray.nodes = []
-    look_at_ray_of(pool.pk, ray, now=now)
+    inspect_ray_of(pool.pk, ray, now=now)
     assert amiss(now + 2 * AMISS_AFTER) == []
     assert b"laminar_pool_missing_devices{" not in Client().get("/metrics").content
     ray.away = True
-    look_at_ray_of(pool.pk, ray, now=now)
+    inspect_ray_of(pool.pk, ray, now=now)
     assert len(amiss(now + 2 * AMISS_AFTER)) == 1
 
 
@@ -103,17 +103,17 @@ def test_one_look_is_for_all_pools_of_a_ray(pool: ResourcePool, ray: FakeRay, no
     east = ResourcePool.objects.create(name="east", flavor="x", capacity=1, ray_url=EAST)
     pools = list(one_pool_of_each_ray())
     assert len(pools) == 2 and east.pk in pools
-    look_at_ray_of(pool.pk, ray, now=now)
+    inspect_ray_of(pool.pk, ray, now=now)
     assert set(RayLook.objects.values_list("pool__name", flat=True)) == {"small", "beside"}
-    look_at_ray_of("pool_that_is_gone", ray, now=now)
+    inspect_ray_of("pool_that_is_gone", ray, now=now)
 
 
 def test_every_ray_has_a_message_of_its_own(pool: ResourcePool, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(
-        "backend.reconcile.background.look_at_ray.apply_async", lambda args, expires: sent.append((args, expires))
+        "backend.reconcile.background.check_ray.apply_async", lambda args, expires: sent.append((args, expires))
     )
-    look_at_rays()
+    inspect_rays()
     assert sent == [((pool.pk,), 30.0)]
 
 
@@ -121,7 +121,7 @@ def test_team_page_shows_gap_and_operator_page_its_reason(
     pool: ResourcePool, ray: FakeRay, alice: User, bob: User, api: Api
 ) -> None:
     ray.away = True
-    look_at_ray_of(pool.pk, ray, now=datetime.fromisoformat("2026-01-01T00:00+00:00"))
+    inspect_ray_of(pool.pk, ray, now=datetime.fromisoformat("2026-01-01T00:00+00:00"))
     User.objects.filter(pk=bob.pk).update(is_staff=True)
     pages = {}
     for user in (alice, bob):

@@ -67,10 +67,10 @@ def test_ray_of_busy_pool_changes_only_if_jobs_move_too(operator: Api, pool: Res
     assert (refused.status_code, refused.json()["code"]) == (409, "pool_in_use")
     assert "jobs hold 3 devices" in refused.json()["errors"][0]["message"]
     assert change(operator, pool, {"labels": {"zone": "a"}}).status_code == 200, "this applies to later attempts"
-    assert change(operator, pool, {"ray_url": EAST, "moves_what_runs": True}).status_code == 200
+    assert change(operator, pool, {"ray_url": EAST, "moves_running_jobs": True}).status_code == 200
     pool.refresh_from_db()
     assert pool.ray_url == EAST
-    assert AuditEntry.objects.latest("seq").data["moves_what_runs"] is True
+    assert AuditEntry.objects.latest("seq").data["moves_running_jobs"] is True
 
 
 def test_a_pool_does_not_shrink_below_what_is_promised_or_held(

@@ -14,7 +14,7 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job
 from backend.store.folder import FolderStore
 from backend.telemetry.fulltext.finding import searching
-from backend.telemetry.fulltext.said import MOST_OF_PROMPT, MOST_SEARCHED
+from backend.telemetry.fulltext.searched_texts import MOST_OF_PROMPT, MOST_SEARCHED
 from backend.telemetry.models import Trajectory, TrajectoryWords
 from backend.telemetry.removal import remove_old_trajectories
 from tests.backend.conftest import Api, MakeJob, MakeKey

@@ -24,7 +24,7 @@ from backend.telemetry.trajectory_archive import (
     archive_trajectories,
     jobs_to_archive,
 )
-from backend.telemetry.trajectory_search import Wanted, the_trajectory, trajectories_found, values_of, whole_of
+from backend.telemetry.trajectory_search import Wanted, search_trajectories, the_trajectory, values_of, whole_of
 from engine.spec.facts import TrajectoriesSampled, TrajectorySample
 
 
@@ -181,7 +181,7 @@ class TestReading:
             writer.write(step, *[sample(each) for each in range(3)])
         seen, cursor = [], None
         while True:
-            found, cursor = trajectories_found(job, Wanted(), cursor=cursor, limit=5)
+            found, cursor = search_trajectories(job, Wanted(), cursor=cursor, limit=5)
             seen += [row.trajectory_id for row in found]
             if cursor is None:
                 break

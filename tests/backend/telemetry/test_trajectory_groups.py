@@ -42,13 +42,13 @@ def test_step_is_grouped_by_question_for_latest_attempt(job: Job, writer: Writer
     failed = sample(2, 0, outcome="error", reward=0.0, end="failed", reason="no answer", group_size=3)
     writer.write(3, *whole, failed, sample(2, 1, reward=0.5, end="failed", group_size=3), attempt=2)
     first, second = groups_of_step(job, 3)
-    assert (first.prompt_ordinal, first.prompt, first.num_told, first.is_whole) == (1, "prompt 1", 3, True)
+    assert (first.prompt_ordinal, first.prompt, first.num_reported, first.is_whole) == (1, "prompt 1", 3, True)
     assert (first.reward_min, first.reward_mean, first.reward_max) == (0.0, 1.0, 2.0)
     assert first.ends == {"trained": 3}
-    assert (second.num_told, second.group_size, second.is_whole, second.ends) == (2, 3, False, {"failed": 2})
+    assert (second.num_reported, second.group_size, second.is_whole, second.ends) == (2, 3, False, {"failed": 2})
     assert second.reward_mean == 0.5, "an error is not a reward of 0"
     assert [row.trajectory_id for row in samples_of_group(job, 3, 1)] == [f"traj_2_3_1_{each}" for each in range(3)]
-    assert [(each.end, each.reason, each.num_told) for each in ends_of_step(job, 3)] == [
+    assert [(each.end, each.reason, each.num_reported) for each in ends_of_step(job, 3)] == [
         ("trained", "", 3), ("failed", "no answer", 1), ("failed", "", 1)
     ]  # fmt: skip
     assert (groups_of_step(job, 4), samples_of_group(job, 3, 9), ends_of_step(job, 4)) == ([], [], [])

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.bench.peers.processes import cpu_s_by_part
-from engine.bench.peers.split import Measured, StepMs, columns, told_by_part
+from engine.bench.peers.split import Measured, StepMs, columns, waits_by_part
 from engine.bench.peers.tasks import GROUP
 from engine.bench.peers.trl import StepClock
 from engine.bench.peers.trl_tools import make_tools, rewards_of
@@ -47,5 +47,5 @@ def test_row_has_medians_and_cpu_time_by_part() -> None:
     )
     runs = [Measured(samples_per_s=rate, of_step=step, cpu_by_part={"replica": rate}) for rate in (1.0, 9.0, 2.0)]
     assert columns(runs)["samples_per_s"] == 2.0 and columns(runs)["step_ms"] == 3
-    assert told_by_part(runs) == "replica 2"
+    assert waits_by_part(runs) == "replica 2"
     assert cpu_s_by_part()["driver"] > 0

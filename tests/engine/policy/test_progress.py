@@ -1,4 +1,4 @@
-"""A loop's piece of work, its signs of life, and the limit between two of them."""
+"""A loop's piece of work, its progress of life, and the limit between two of them."""
 
 from engine.policy.progress import LOOP, SLOWEST_OPAQUE_S, SLOWEST_SYNC_S, Piece, Pulse
 from engine.policy.recovery import Patience
@@ -9,7 +9,7 @@ PATIENCE = Patience(silent_s=20.0, nothing_moves_s=600.0)
 def test_every_turn_every_begin_and_every_end_is_a_sign_of_life() -> None:
     pulse = Pulse()
     serials = [pulse.piece.serial]
-    pulse.sign()
+    pulse.advance()
     serials.append(pulse.piece.serial)
     pulse.begin("step")
     serials.append(pulse.piece.serial)

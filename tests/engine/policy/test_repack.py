@@ -51,9 +51,9 @@ def test_work_on_other_weights_takes_up_a_hosts_room() -> None:
     def host(**beside: Any) -> ReplicaView:
         return view(1, kv=0.3, has_free_slot=True, **beside)
 
-    assert plan(source, host(num_beside=8, kv_beside=0.4)) == [Merge(source=0, host=1, weights=OLD)]
-    assert plan(source, host(num_beside=9)) == []
-    assert plan(source, host(kv_beside=0.55)) == []
+    assert plan(source, host(num_other=8, kv_other=0.4)) == [Merge(source=0, host=1, weights=OLD)]
+    assert plan(source, host(num_other=9)) == []
+    assert plan(source, host(kv_other=0.55)) == []
 
 
 def test_replica_with_a_free_slot_is_not_emptied() -> None:
@@ -61,7 +61,7 @@ def test_replica_with_a_free_slot_is_not_emptied() -> None:
 
 
 def test_one_slot_of_a_replica_is_emptied_at_a_time() -> None:
-    two = [view(0, kv=0.1, version=version, num_beside=4, kv_beside=0.1) for version in (1, 2)]
+    two = [view(0, kv=0.1, version=version, num_other=4, kv_other=0.1) for version in (1, 2)]
     hosts = [view(1, kv=0.3), view(2, kv=0.3, version=2)]
     assert plan(*two, *hosts) == [Merge(source=0, host=1, weights=OLD)]
 
@@ -72,8 +72,8 @@ views = st.builds(
     kv=st.floats(0, 1),
     running=st.integers(0, 20),
     version=st.integers(7, 9),
-    num_beside=st.integers(0, 8),
-    kv_beside=st.floats(0, 0.5),
+    num_other=st.integers(0, 8),
+    kv_other=st.floats(0, 0.5),
 )
 
 
@@ -85,9 +85,9 @@ def test_no_plan_breaks_a_bound(replicas: list[ReplicaView], kv_ceiling: float, 
     hosts = {merge.host for merge in merges}
     assert len(set(sources)) == len(sources), "a source is emptied once, and completely"
     assert not hosts & set(sources), "never both"
-    before = sum(each.num_running + each.num_beside for each in replicas)
-    running = {each.replica: each.num_running + each.num_beside for each in replicas}
-    kv = {each.replica: each.kv_used + each.kv_beside for each in replicas}
+    before = sum(each.num_running + each.num_other for each in replicas)
+    running = {each.replica: each.num_running + each.num_other for each in replicas}
+    kv = {each.replica: each.kv_used + each.kv_other for each in replicas}
     for merge in merges:
         source = by_number[merge.source]
         assert by_number[merge.source].weights == by_number[merge.host].weights == merge.weights < NEWEST

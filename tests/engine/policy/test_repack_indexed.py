@@ -18,8 +18,8 @@ def by_pairs(
     replicas: Sequence[ReplicaView], *, newest: WeightsId, kv_ceiling: float, max_batch: int, by: RepackBy
 ) -> list[Merge]:
     """Reference: each source, by rising KV use, moves to the fullest of all other replicas with room for it."""
-    kv = {view.replica: view.kv_used + view.kv_beside for view in replicas}
-    running = {view.replica: view.num_running + view.num_beside for view in replicas}
+    kv = {view.replica: view.kv_used + view.kv_other for view in replicas}
+    running = {view.replica: view.num_running + view.num_other for view in replicas}
     merges: list[Merge] = []
     for weights in sorted({view.weights for view in replicas if view.weights < newest}):
         tails = [view for view in replicas if view.weights == weights and 0 < view.num_running < max_batch]
@@ -51,8 +51,8 @@ views = st.builds(
     weights=st.builds(WeightsId, st.just(0), st.integers(6, 9)),
     num_running=st.integers(0, 20),
     kv_used=shares,
-    num_beside=st.integers(0, 8),
-    kv_beside=shares,
+    num_other=st.integers(0, 8),
+    kv_other=shares,
     kv_falls=st.booleans(),
     has_free_slot=st.sampled_from([False, False, False, True]),
 )

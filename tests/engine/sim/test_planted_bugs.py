@@ -163,8 +163,8 @@ def adds_known_tokens_again(patch: pytest.MonkeyPatch) -> None:
     """Adds an increment whole, even if it is a repetition or overlaps the known tokens."""
     add = Account.add
 
-    def whole(self: Account, weights: WeightsId, num_tokens: int, said: bytes, *, since: int) -> None:
-        add(self, weights, num_tokens, said, since=self.num_tokens)
+    def whole(self: Account, weights: WeightsId, num_tokens: int, packed_tokens: bytes, *, since: int) -> None:
+        add(self, weights, num_tokens, packed_tokens, since=self.num_tokens)
 
     patch.setattr(Account, "add", whole)
 
@@ -197,7 +197,7 @@ def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Mover, "_may_host", lambda self, source, host, weights, num: source.owner != host.owner and num <= host.room
     )
-    patch.setattr(Mover, "hear", commit_without_a_check)
+    patch.setattr(Mover, "receive", commit_without_a_check)
     patch.setattr(Workload, "reserve", careless)
     patch.setattr(Workload, "receive", receiving)
     patch.setattr(RolloutBrain, "_begin", unasked)
@@ -345,13 +345,13 @@ def bounds_a_unit_of_work_too_tightly(patch: pytest.MonkeyPatch) -> None:
 
 
 def trusts_every_heartbeat(patch: pytest.MonkeyPatch) -> None:
-    hear = ManagerBrain._hear
+    receive = ManagerBrain._receive
 
     def trusting(self: ManagerBrain, message: PartReported, now: float) -> None:
-        hear(self, message, now)
+        receive(self, message, now)
         self._watches[message.part].standstill.end(now)
 
-    patch.setattr(ManagerBrain, "_hear", trusting)
+    patch.setattr(ManagerBrain, "_receive", trusting)
 
 
 # ── the driver ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -386,19 +386,19 @@ def sends_a_pause_once(patch: pytest.MonkeyPatch) -> None:
 
     def once(self: Requests, message: PauseAsked, now: float) -> list[Effect]:
         effects = original(self, message, now)
-        self._pause_said_at = float("inf")
+        self._pause_announced_at = float("inf")
         return effects
 
     patch.setattr(Requests, "on_pause_asked", once)
 
 
 def orders_a_resize_once(patch: pytest.MonkeyPatch) -> None:
-    say = Requests._say_resize
+    say = Requests._announce_resize
 
     def once(self: Requests, now: float) -> list[Effect]:
         return say(self, float("inf"))
 
-    patch.setattr(Requests, "_say_resize", once)
+    patch.setattr(Requests, "_announce_resize", once)
 
 
 def acknowledges_an_unfulfilled_resize(patch: pytest.MonkeyPatch) -> None:
@@ -424,31 +424,31 @@ def forgets_superseded_requests(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_no_token_as_movement(patch: pytest.MonkeyPatch) -> None:
-    hear = Stillness.hear
+    receive = Stillness.receive
     patch.setattr(
         Stillness,
-        "hear",
-        lambda self, message, now: None if isinstance(message, ReplicaObserved) else hear(self, message, now),
+        "receive",
+        lambda self, message, now: None if isinstance(message, ReplicaObserved) else receive(self, message, now),
     )
 
 
 def ignores_signs_of_long_work(patch: pytest.MonkeyPatch) -> None:
-    hear = Stillness.hear
+    receive = Stillness.receive
     patch.setattr(
         Stillness,
-        "hear",
-        lambda self, message, now: None if isinstance(message, PartReported) else hear(self, message, now),
+        "receive",
+        lambda self, message, now: None if isinstance(message, PartReported) else receive(self, message, now),
     )
 
 
 def ignores_signs_of_worker_threads(patch: pytest.MonkeyPatch) -> None:
     """Ignores signs of life of worker threads: a checkpoint is written, a relay hashes, and all loops are idle."""
-    hear = Stillness.hear
+    receive = Stillness.receive
 
     def half(self: Stillness, message: Any, now: float) -> None:
-        hear(self, replace(message, beside=()) if isinstance(message, PartReported) else message, now)
+        receive(self, replace(message, worker_pieces=()) if isinstance(message, PartReported) else message, now)
 
-    patch.setattr(Stillness, "hear", half)
+    patch.setattr(Stillness, "receive", half)
 
 
 def waits_for_no_sample_that_hangs(patch: pytest.MonkeyPatch) -> None:
@@ -461,7 +461,7 @@ def mistakes_a_successor_for_a_crash_loop(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignores_signs_of_the_environment(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EnvironmentWatch, "hear", lambda self, report, now: None)
+    patch.setattr(EnvironmentWatch, "receive", lambda self, report, now: None)
 
 
 def blames_the_environment_for_its_own_freeze(patch: pytest.MonkeyPatch) -> None:

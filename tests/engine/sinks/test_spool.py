@@ -10,7 +10,7 @@ import pytest
 from engine.sinks import segments
 from engine.sinks import spool as spools
 from engine.sinks.jsonl import JsonlSink
-from engine.sinks.spool import NotKept, Spool
+from engine.sinks.spool import NotInSpool, Spool
 from engine.spec import fact_segments
 from engine.spec.fact_segments import first_seqs, has_segments, segment_name
 from engine.spec.facts import Fact, PhaseChanged, StepTrained
@@ -142,7 +142,7 @@ def test_acknowledged_facts_are_kept_during_a_long_outage(folder: Path) -> None:
 def test_reading_a_discarded_fact_is_an_error(folder: Path) -> None:
     spool = filled(folder, 9)
     spool.discard(6)
-    with pytest.raises(NotKept, match="fact 3 is not kept, the oldest that is kept is 7"):
+    with pytest.raises(NotInSpool, match="fact 3 is not kept, the oldest that is kept is 7"):
         after(spool, 2)
     assert after(spool, 6) == [7, 8, 9]
 
@@ -233,7 +233,7 @@ def test_segment_restored_from_a_backup_of_files_is_harmless(folder: Path) -> No
     (folder / segment_name(1)).write_bytes(half)  # as in the backup
     reopened = small(folder)
     assert reopened.last_seq == 6 and after(reopened, 4) == [5, 6] and after(reopened, 0) == [1]
-    with pytest.raises(NotKept, match="fact 2 is not kept"):
+    with pytest.raises(NotInSpool, match="fact 2 is not kept"):
         after(reopened, 1)
     reopened.discard(4)
     assert first_seqs(folder) == [5]

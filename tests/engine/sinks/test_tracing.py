@@ -38,10 +38,12 @@ def test_attempt_has_spans_for_driver_phases_and_steps() -> None:
         run(collector.url)
     assert {span.trace for span in collector.spans} == {trace_id("job_1")}
     (driver,) = collector.named("driver")
-    assert driver.parent == span_id("job_1", JOB) and driver.told["laminar.outcome"] == "succeeded"
+    assert driver.parent == span_id("job_1", JOB) and driver.attributes["laminar.outcome"] == "succeeded"
     inside = [span for span in collector.spans if span is not driver]
     assert {span.parent for span in inside} == {driver.id} and len({span.id for span in inside}) == len(inside)
-    seconds = {(span.name, span.told.get("laminar.step")): (span.ended - span.began) / 1e9 for span in collector.spans}
+    seconds = {
+        (span.name, span.attributes.get("laminar.step")): (span.ended - span.began) / 1e9 for span in collector.spans
+    }
     assert seconds == {
         ("driver", None): 6, ("start", None): 3, ("provisioning", None): 1, ("training", None): 4,
         ("first step", 1): 4, ("step", 1): 1, ("step", 2): 1,

@@ -9,7 +9,7 @@ from engine.spec.fit.need import GB
 from engine.spec.fit.verdict import will_not_fit
 from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec
-from engine.spec.presets import filled, in_force
+from engine.spec.presets import active_presets, apply_presets
 from engine.spec.presets_by_pool import PATHS_BY_POOL, PoolSize
 
 MODELS = ("Qwen3-0.6B", "Qwen3-4B", "Qwen3-8B", "Qwen3-32B", "Qwen3-30B-A3B")
@@ -21,7 +21,7 @@ def pool(num_devices: int, *, has_vllm: bool = True) -> PoolSize:
 
 def spec_of(model: str, of: PoolSize, **explicit: Any) -> JobSpec:
     spec = JobSpec.model_validate({"name": "x", "model": {"source": model}, **explicit})
-    return filled(spec, known_shape(model), of)
+    return apply_presets(spec, known_shape(model), of)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -57,7 +57,7 @@ def test_large_model_uses_vllm_if_the_pool_has_it() -> None:
 def test_small_pool_saves_memory_without_an_adapter() -> None:
     spec = spec_of("Qwen3-30B-A3B", pool(8))
     assert (spec.resources.trainer_devices, spec.optimizer.offload, spec.trainer.lora_rank) == (4, True, 0)
-    reasons = {preset.path: preset.reason for preset in in_force(spec, known_shape("Qwen3-30B-A3B"), pool(8))}
+    reasons = {preset.path: preset.reason for preset in active_presets(spec, known_shape("Qwen3-30B-A3B"), pool(8))}
     assert "moments in the host's memory" in reasons["optimizer.offload"]
 
 
@@ -82,6 +82,6 @@ def test_explicit_settings_stay() -> None:
 
 
 def test_every_preset_by_pool_has_a_reason() -> None:
-    active = in_force(spec_of("Qwen3-8B", pool(64)), known_shape("Qwen3-8B"), pool(64))
+    active = active_presets(spec_of("Qwen3-8B", pool(64)), known_shape("Qwen3-8B"), pool(64))
     reasons = {preset.path: preset.reason for preset in active}
     assert set(PATHS_BY_POOL) <= set(reasons) and all(reason.endswith(".") for reason in reasons.values())

@@ -51,7 +51,7 @@ def test_a_move_is_confirmed_and_taken_back(visit: Visit) -> None:
     seed.may_sign_in(world.owner)
     visitor = visit()
     signs_in(visitor, world.owner.email, seed.PASSWORD)
-    asked = changes.ask_for_change(world.owner, "new@example.org", now=database_now(), by_operator=True)
+    asked = changes.request_change(world.owner, "new@example.org", now=database_now(), by_operator=True)
     page = visitor.open("/accounts/email/")
     expect(page.get_by_role("heading", name="Change pending")).to_be_visible()
     page = visitor.open(f"/accounts/email/confirm/{asked.token}/")
@@ -106,7 +106,7 @@ def test_an_open_page_that_nobody_uses_does_not_keep_its_session(visit: Visit) -
 def test_every_page_of_the_account_fits_a_telephone(visit: Visit) -> None:
     """Signed-in pages in dark mode, sign-in pages in light mode: both use the same style sheets."""
     world = seed.make_world()
-    asked = changes.ask_for_change(world.owner, "new@example.org", now=database_now())
+    asked = changes.request_change(world.owner, "new@example.org", now=database_now())
     cancel = "/accounts" + changes.cancel_link_of(asked.change).partition("/accounts")[2]
     inside = ("email/", f"email/confirm/{asked.token}/", "password/change/", "2fa/", "2fa/webauthn/", "sessions/")
     outside = ("login/", "password/reset/", "password/reset/x/", "confirm-email/", "confirm-email/x/", "inactive/")

@@ -11,7 +11,7 @@ import pytest
 from backend.rest import api
 from frontend.client.laminar_client.answers.assets import Asset, AssetFile, Storage
 from frontend.client.laminar_client.answers.checkpoints import Checkpoint, Download, DownloadFile, Evaluation
-from frontend.client.laminar_client.answers.explanations import Evidence, Explanation, Failure, SaidLine, Smaller, Wait
+from frontend.client.laminar_client.answers.explanations import Evidence, Explanation, Failure, LastLine, Smaller, Wait
 from frontend.client.laminar_client.answers.jobs import (
     Attempt,
     Cancelled,
@@ -143,7 +143,7 @@ READ_AS = {
     Event: "EventOut", EventPage: "EventsOut", Attempt: "AttemptOut", Metrics: "MetricsOut", LogLine: "LineOut",
     LogLines: "LinesOut", Trajectory: "TrajectoryOut", Passage: "PassageOut", Explanation: "ExplainOut",
     Wait: "WaitOut",
-    Smaller: "SmallerOut", Failure: "FailureExplained", Evidence: "Evidence", SaidLine: "SaidLine",
+    Smaller: "SmallerOut", Failure: "FailureExplained", Evidence: "Evidence", LastLine: "LastLine",
     Checkpoint: "CheckpointOut", Download: "DownloadOut", DownloadFile: "FileOut", ModelVersion: "ModelVersionOut",
     Model: "ModelOut", ModelWithVersions: "ModelWithVersionsOut", Pool: "PoolOut", Quota: "QuotaOut",
     PoolQuota: "PoolQuotaOut",

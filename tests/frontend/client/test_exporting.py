@@ -50,8 +50,8 @@ def truth(job: Job, *, tracker: str) -> History:
         newest_of_step[step] = max(at.timestamp(), newest_of_step.get(step, 0.0))
     history: History = {}
     for name, step, value, at in latest:
-        told = newest_of_step[step] if tracker == "wandb" else at.timestamp()
-        history.setdefault(name, []).append((step, value, told))
+        on_progress = newest_of_step[step] if tracker == "wandb" else at.timestamp()
+        history.setdefault(name, []).append((step, value, on_progress))
     return history
 
 
@@ -67,13 +67,13 @@ def assert_same(found: History, expected: History) -> None:
 @pytest.mark.long
 def test_what_is_exported_reads_back_point_by_point(shell: Shell, world: World, tmp_path: Path, tracker: str) -> None:
     job = finished(world, steps=30, tags=["a", "b"])
-    told = shell.json("export", job.pk, tracker, "--to", str(tmp_path / "runs"))
+    on_progress = shell.json("export", job.pk, tracker, "--to", str(tmp_path / "runs"))
     found = READERS[tracker](tmp_path / "runs", job.pk)
     expected = truth(job, tracker=tracker)
     assert_same(found.history, expected)
     assert {"reward/mean", "train/loss", "evaluation/reward"} <= set(found.history)
-    assert told["series"] == len(expected) and told["points"] == sum(map(len, expected.values()))
-    assert told["means"] == 0 and Path(told["path"]).exists()
+    assert on_progress["series"] == len(expected) and on_progress["points"] == sum(map(len, expected.values()))
+    assert on_progress["means"] == 0 and Path(on_progress["path"]).exists()
 
 
 @pytest.mark.long_except("tensorboard")
@@ -136,7 +136,9 @@ def test_windows_join_without_a_gap_or_a_repetition(client: Laminar, world: Worl
     points(job, {step: float(step) for step in steps}, "dense/x")
     points(job, {2 * width + 4: 1.0}, "late/x")
     seen: list[tuple[int, int]] = []
-    client.jobs.export(job.pk, "tensorboard", tmp_path, told=lambda so_far, in_all: seen.append((so_far, in_all)))
+    client.jobs.export(
+        job.pk, "tensorboard", tmp_path, on_progress=lambda so_far, in_all: seen.append((so_far, in_all))
+    )
     history = READERS["tensorboard"](tmp_path, job.pk).history
     assert [(step, value) for step, value, _ in history["dense/x"]] == [(step, float(step)) for step in steps]
     assert len(history["late/x"]) == 1
@@ -269,9 +271,9 @@ def test_unknown_tracker_and_path_like_job_id_are_refused(
 def points(job: Job, values: dict[int, float], name: str, *, attempt: int = 1) -> None:
     with transaction.atomic():
         locked = locked_job(job.pk)
-        told = next_cursor(locked, count=len(values)) - len(values)
+        on_progress = next_cursor(locked, count=len(values)) - len(values)
         rows = [
             NewPoint(name=name, step=step, at=BEGAN + timedelta(seconds=step), value=value, cursor=cursor)
-            for cursor, (step, value) in enumerate(values.items(), start=told + 1)
+            for cursor, (step, value) in enumerate(values.items(), start=on_progress + 1)
         ]
         store_points(locked, attempt, rows)

@@ -16,7 +16,7 @@ from backend.jobs.models import Job, JobState
 from backend.pages.charts import CHARTS
 from backend.webhooks.models import WebhookEndpoint
 from tests.frontend import seed
-from tests.frontend.job.saying import saved
+from tests.frontend.job.driver_facts import saved
 from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit, eventually, see_everything
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]

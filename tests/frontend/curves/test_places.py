@@ -157,15 +157,15 @@ def test_a_chart_is_drawn_once_however_often_it_is_asked_for(ask: Ask) -> None:
 
 @pytest.mark.long
 def test_news_of_less_than_half_a_pixel_are_drawn_less_often(ask: Ask) -> None:
-    looked_at = (
+    checked_view = (
         "const plot = { clientWidth: 300, clientHeight: 100 }, same = { version: 0 };"
         "const at = (end, marks = same) => k.likenessOf({ palette: { text: '' }, axis: same, marks,"
         " view: { version: 0, range: () => [0, 3000] }, detail: { version: () => 0 },"
         " store: { version: () => end, buckets: () => [{ to: end }], extent: () => [0, end] } }, ['x'], plot);"
     )
     tiny = "[at(2004), at(2006), at(2001, { version: 1 })].map((now) => k.isTiny(at(2000), now, 0.1))"
-    assert ask(f"{looked_at} return {tiny}") == [True, False, False], "four steps of a tenth of a pixel; six; a mark"
-    assert ask(f"{looked_at} return [k.isTiny(null, at(1), 0.1), k.isAlike(at(1), at(1))]") == [False, True]
+    assert ask(f"{checked_view} return {tiny}") == [True, False, False], "four steps of a tenth of a pixel; six; a mark"
+    assert ask(f"{checked_view} return [k.isTiny(null, at(1), 0.1), k.isAlike(at(1), at(1))]") == [False, True]
     waits = ask(
         f"{QUEUE} queue.ask(charts[0]); frame(); now = 10; queue.ask(charts[0], {{ isTiny: true }});"
         "const long = timers.at(-1)[1]; queue.ask(charts[0]); return [long, timers.at(-1)[1]]"

@@ -10,7 +10,7 @@ from backend.checkpoints.files import Elsewhere
 from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel, Retention
 from tests.frontend import seed
 from tests.frontend.html_reading import words_of
-from tests.frontend.job.saying import saved
+from tests.frontend.job.driver_facts import saved
 from tests.frontend.seed import World
 
 

@@ -20,7 +20,7 @@ from backend.pages.job.controls import CONTROLS
 from tests.backend.fake_ray import FakeRay
 from tests.frontend import seed
 from tests.frontend.html_reading import words_of
-from tests.frontend.job.saying import acknowledge, saved, say
+from tests.frontend.job.driver_facts import acknowledge, saved, send_facts
 from tests.frontend.seed import World
 from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit
 from tests.frontend.test_tiles import job_in
@@ -108,7 +108,7 @@ def test_pause_progress_comes_from_engine_events(world: World, owner: Client) ->
     said = words_of(owner.get(f"/jobs/{job.pk}/"))
     assert "<b>request acknowledged</b>" in said and UNHEARD not in said
     saved(job, step=12)
-    say(job, PAUSED)
+    send_facts(job, PAUSED)
     said = words_of(owner.get(f"/jobs/{job.pk}/logs/"))
     assert "<b>the engine ended: paused</b>" in said
     assert '<b>paused</b> <span dir="auto">Will resume after step 12.' in said
@@ -222,7 +222,7 @@ def test_pausing_and_resuming_with_the_page_open(visit: Visit, width: int) -> No
     expect(story).to_contain_text("request acknowledged", timeout=ARRIVES_WITHIN_MS)
     expect(story).not_to_contain_text("Waiting for the engine")
     saved(job, step=12)
-    say(job, PAUSED)
+    send_facts(job, PAUSED)
     expect(page.locator(".job-head .chip")).to_have_text("paused", timeout=ARRIVES_WITHIN_MS)
     expect(story).to_contain_text("Will resume after step 12.")
     assert page.evaluate("document.documentElement.scrollWidth") <= width

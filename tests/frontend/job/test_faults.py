@@ -13,7 +13,7 @@ from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter
 from tests.frontend import seed
 from tests.frontend.html_reading import words_of
-from tests.frontend.job.saying import say
+from tests.frontend.job.driver_facts import send_facts
 from tests.frontend.seed import World
 
 TRACE = 'Traceback (most recent call last):\n  File "/box/grader.py", line 41\nZeroDivisionError: no words'
@@ -33,8 +33,8 @@ def test_fault_shows_cause_action_and_outcome(world: World, owner: Client) -> No
     job = seed.running(world, steps_done=3)
     path = f"/jobs/{job.pk}/faults/"
     assert "No faults so far." in words_of(owner.get(path)) and "Attempt 1" in words_of(owner.get(path))
-    say(job, fault("rollout/1", "no word for 5 s", "its prompts go back to the pool"))
-    say(job, fault("environment", TRACE, ""))
+    send_facts(job, fault("rollout/1", "no word for 5 s", "its prompts go back to the pool"))
+    send_facts(job, fault("environment", TRACE, ""))
     page = words_of(owner.get(path))
     assert page.index("ZeroDivisionError: no words") < page.index("no word for 5 s"), "the newest first"
     assert "its prompts go back to the pool" in page and "not recorded" in page
@@ -44,7 +44,7 @@ def test_fault_shows_cause_action_and_outcome(world: World, owner: Client) -> No
 
 def test_recovered_fault_shows_duration(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=3)
-    say(job, fault("trainer", "it died", "the run begins again from the newest checkpoint"))
+    send_facts(job, fault("trainer", "it died", "the run begins again from the newest checkpoint"))
     at = job.events.latest("seq").at
     moved(job, JobState.RECOVERING, JobState.RUNNING, at=at + timedelta(seconds=2))
     page = words_of(owner.get(f"/jobs/{job.pk}/faults/"))

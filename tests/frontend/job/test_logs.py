@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 from backend.pages.job.log_lines import LINES_A_TIME
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of, words_of
-from tests.frontend.job.saying import log_lines, say
+from tests.frontend.job.driver_facts import log_lines, send_facts
 from tests.frontend.seed import World
 from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit, eventually
 
@@ -36,7 +36,7 @@ def numbered(first: int, last: int) -> dict[str, object]:
 )
 def test_lines_are_filtered_by_level_part_and_words(world: World, owner: Client, query: str, shown: list[str]) -> None:
     job = seed.running(world, steps_done=1)
-    say(job, *SAID)
+    send_facts(job, *SAID)
     page = text_of(owner.get(f"/jobs/{job.pk}/logs/?{query}"))
     assert page.count("<li data-level") == len(shown) and all(each in page for each in shown)
     assert ("data-log-none hidden" in page) == bool(shown) and (shown or "No matching lines." in page)
@@ -48,7 +48,7 @@ def test_lines_are_filtered_by_level_part_and_words(world: World, owner: Client,
 def test_newer_and_earlier_lines_join_without_gap_or_repeat(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=1)
     for batch in range(20):
-        say(job, numbered(50 * batch + 1, 50 * batch + 50))
+        send_facts(job, numbered(50 * batch + 1, 50 * batch + 50))
     path = f"/jobs/{job.pk}/logs/"
     page = text_of(owner.get(path))
     assert page.count("<li data-level") == LINES_A_TIME and "line 1000." in page
@@ -56,7 +56,7 @@ def test_newer_and_earlier_lines_join_without_gap_or_repeat(world: World, owner:
     follow = page.split('data-follow="')[1].split('"')[0]
     older = text_of(owner.get(f"{path}?part=lines&before={place}"))
     assert "line 700." in older and "line 701." not in older and "line 701." in page
-    say(job, numbered(1001, 1003))
+    send_facts(job, numbered(1001, 1003))
     newer = text_of(owner.get(f"{path}?part=lines&after={follow}"))
     assert newer.count("<li data-level") == 3 and "line 1001." in newer
 
@@ -72,20 +72,20 @@ def test_log_view_follows_only_at_its_end(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=1)
     for batch in range(16):
-        say(job, numbered(50 * batch + 1, 50 * batch + 50))
+        send_facts(job, numbered(50 * batch + 1, 50 * batch + 50))
     visitor = visit(world.owner)
     page = visitor.open(f"/jobs/{job.pk}/logs/")
     expect(page.locator("[data-connection-words]")).to_have_text("live")
     box, place = page.get_by_role("log"), "document.querySelector('[data-log]')"
     at_end = f"{place}.scrollHeight - {place}.scrollTop - {place}.clientHeight < 2"
-    say(job, numbered(801, 803))
+    send_facts(job, numbered(801, 803))
     expect(box.get_by_text("line 803.")).to_be_visible(timeout=ARRIVES_WITHIN_MS)
     eventually(page, at_end)
     page.evaluate(f"{place}.scrollTop = 200")
     top = f"{place}.getBoundingClientRect().top"
     read = f"[...{place}.querySelectorAll('li')].find((li) => li.getBoundingClientRect().top >= {top}).textContent"
     before = page.evaluate(read)
-    say(job, numbered(804, 806))
+    send_facts(job, numbered(804, 806))
     more = page.get_by_role("button", name="3 new lines")
     expect(more).to_be_visible(timeout=ARRIVES_WITHIN_MS)
     assert page.evaluate(read) == before and page.evaluate(f"{place}.scrollTop") == 200
@@ -105,13 +105,13 @@ def test_log_view_follows_only_at_its_end(visit: Visit) -> None:
 def test_a_search_is_kept_in_the_address_and_followed(visit: Visit, width: int) -> None:
     world = seed.make_world()
     job = seed.running(world, steps_done=1)
-    say(job, *SAID)
+    send_facts(job, *SAID)
     visitor = visit(world.owner, width=width)
     page = visitor.open(f"/jobs/{job.pk}/logs/")
     expect(page.locator("[data-connection-words]")).to_have_text("live")
     page.get_by_label("Search").fill("memory")
     expect(page.locator(".log li")).to_have_count(1)
-    say(job, log_lines("rollout-2", ("info", "all is well"), ("error", "out of MEMORY again")))
+    send_facts(job, log_lines("rollout-2", ("info", "all is well"), ("error", "out of MEMORY again")))
     expect(page.locator(".log li")).to_have_count(2, timeout=ARRIVES_WITHIN_MS)
     expect(page.locator(".log mark").last).to_have_text("MEMORY")
     page.reload()

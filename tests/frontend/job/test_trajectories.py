@@ -32,7 +32,7 @@ def address_of(row: Trajectory) -> str:
     return f"/jobs/{row.job_id}/trajectories/{row.trajectory_id}"
 
 
-def told_of(job: Job, **changes: Any) -> Trajectory:
+def refusal_text(job: Job, **changes: Any) -> Trajectory:
     """One sample in addition to those of step 1."""
     seed.sampled(job, 1, [sample(**changes)])
     return job.trajectories.latest("pk")
@@ -86,10 +86,10 @@ def test_why_it_was_not_trained_stands_above_it(world: World, owner: Client) -> 
     for row in job.trajectories.exclude(end="trained"):
         page = words_of(owner.get(address_of(row)))
         assert ENDS[row.end] in page and row.reason and row.reason in page
-    doubted = told_of(job, outcome="untrusted", remark="the test file was changed")
+    doubted = refusal_text(job, outcome="untrusted", remark="the test file was changed")
     page = words_of(owner.get(address_of(doubted)))
     assert "Reward not trusted." in page and "the test file was changed" in page
-    newer = told_of(job, ordinal=9_001, end="trained")
+    newer = refusal_text(job, ordinal=9_001, end="trained")
     Trajectory.objects.filter(pk=newer.pk).update(end="set_aside_for_later")
     assert "Set aside for later." in words_of(owner.get(address_of(newer))), "an end of a later engine"
 
@@ -124,7 +124,7 @@ def test_thousands_of_tokens_make_a_small_page(world: World, owner: Client) -> N
         "written": [True] * num,
     }
     trace |= {"texts": [" token"] * num, "trainer_logprobs": [-0.12] * num}
-    row = told_of(job, num_tokens=5_000, response=" token" * 5_000, trace=trace)
+    row = refusal_text(job, num_tokens=5_000, response=" token" * 5_000, trace=trace)
     answer = owner.get(address_of(row), headers={"Accept-Encoding": "gzip"})
     assert len(answer.content) < 40_000 if answer.has_header("Content-Encoding") else len(answer.content) < 400_000
     page = text_of(owner.get(address_of(row)))
@@ -134,16 +134,16 @@ def test_thousands_of_tokens_make_a_small_page(world: World, owner: Client) -> N
 
 def test_a_trajectory_of_before_reads_as_one_message(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=1)
-    bare = words_of(owner.get(address_of(told_of(job))))
+    bare = words_of(owner.get(address_of(refusal_text(job))))
     assert "because it is so" in bare and bare.count('class="turn"') == 1 and "The tokens were not stored" in bare
     trace = {"token_ids": [1, 2], "logprobs": [-1, -1], "versions": [1, 1], "written": [True, True]}
-    page = words_of(owner.get(address_of(told_of(job, ordinal=9_001, trace=trace))))
+    page = words_of(owner.get(address_of(refusal_text(job, ordinal=9_001, trace=trace))))
     assert "because it is so" in page and "Token texts are not available" in page and "trajectory.js" not in page
 
 
 def test_what_is_kept_no_longer_is_shown_as_far_as_it_goes(world: World, owner: Client) -> None:
     job = seed.finished(world, steps=2)
-    row = told_of(job)
+    row = refusal_text(job)
     UnarchivedTrajectory.objects.filter(pk=row.pk).delete()
     page = words_of(owner.get(address_of(row)))
     assert "no longer stored" in page and "because it is so" in page
@@ -174,7 +174,7 @@ def test_whatever_a_model_or_a_tool_writes_is_text(world: World, owner: Client) 
     turn |= {"arguments": HOSTILE * 9, "error": HOSTILE}
     trace = {"token_ids": [1], "logprobs": [-1.0], "versions": [1], "written": [True], "texts": [HOSTILE]}
     texts = dict.fromkeys(("prompt", "response", "remark", "reason"), HOSTILE)
-    row = told_of(job, **texts, end="filtered", turns=[turn], trace=trace, parts={HOSTILE[:40]: 1.0})
+    row = refusal_text(job, **texts, end="filtered", turns=[turn], trace=trace, parts={HOSTILE[:40]: 1.0})
     for path in (address_of(row), f"{address_of(row)}?part=turns", f"/jobs/{job.pk}/trajectories/?step=1"):
         page = text_of(owner.get(path))
         assert HOSTILE not in page and "<img" not in page and page.count("&lt;script&gt;alert(1)") >= 3, path

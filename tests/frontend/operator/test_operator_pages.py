@@ -97,7 +97,7 @@ def test_ray_change_is_refused_while_jobs_run_unless_they_move(world: World, ope
     form |= {"capacity": str(pool.capacity), "device": "", "ray_url": "http://ray.example.org:8265"}
     said = told(operator, path, form | {"version": versions(operator, pool)[0]})
     assert "Ray address: jobs hold" in said and ResourcePool.objects.get(pk=pool.pk).ray_url == ""
-    told(operator, path, form | {"moves_what_runs": "yes", "version": versions(operator, pool)[0]})
+    told(operator, path, form | {"moves_running_jobs": "yes", "version": versions(operator, pool)[0]})
     assert ResourcePool.objects.get(pk=pool.pk).ray_url == "http://ray.example.org:8265"
 
 
@@ -280,8 +280,8 @@ def test_an_account_is_closed_and_opened_again(world: World, operator: Client, o
     assert owner.get("/jobs/")["Location"].startswith("/accounts/login/")
     assert "is open again" in told(operator, path, {"act": "open"})
     assert User.objects.get(pk=world.owner.pk).is_active
-    told_of = [action for action in actions(world.team.pk) if action.startswith("account.")]
-    assert told_of == ["account.closed", "account.opened"]
+    refusal_text = [action for action in actions(world.team.pk) if action.startswith("account.")]
+    assert refusal_text == ["account.closed", "account.opened"]
     me = User.objects.get(email="olga@example.org")
     assert "close your own account" in told(operator, f"/operator/people/{me.public_id}/change", {"act": "close"})
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from backend.accounts.addresses.changes import ask_for_change, proof_link_of
+from backend.accounts.addresses.change_letters import mail_change_request
+from backend.accounts.addresses.changes import proof_link_of, request_change
 from backend.accounts.addresses.proved import is_taken, vouch_for
-from backend.accounts.addresses.telling import tell_of_wish
 from backend.accounts.invitations import EMAIL
 from backend.accounts.models import User
 from backend.accounts.sessions.ending import end_other_sessions
@@ -64,10 +64,10 @@ class Command(BaseCommand):
     def _move(self, user: User, to: str) -> str:
         if not EMAIL.fullmatch(to):
             raise CommandError(f"{to!r} is not an e-mail address such as ada@example.org")
-        if is_taken(to, besides=user):
+        if is_taken(to, excluding=user):
             raise CommandError(f"another account uses {to}")
-        asked = ask_for_change(user, to, now=database_now(), by_operator=True)
-        tell_of_wish(asked)
+        asked = request_change(user, to, now=database_now(), by_operator=True)
+        mail_change_request(asked)
         return proof_link_of(asked.token)
 
     def _end(self, user: User, _: str) -> str:

@@ -47,7 +47,7 @@ class Command(BaseCommand):
                     place=each,
                     is_stored=stored,
                     now=database_now(),
-                    told=self._tell,
+                    on_file=self._tell,
                 )
             except (OSError, StoreError, ValueError) as error:
                 raise CommandError(str(error)) from error

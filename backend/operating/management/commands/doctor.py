@@ -54,5 +54,5 @@ def _describe(part: Part) -> str:
 
 def _lines(finding: Finding) -> list[str]:
     name = f"  [{finding.fault}]" if finding.fault else ""
-    line = f"  {_SIGNS[finding.verdict]:8} {finding.told}{name}"
+    line = f"  {_SIGNS[finding.verdict]:8} {finding.observation}{name}"
     return [line, f"           → {finding.cure}"] if finding.cure else [line]

@@ -2,7 +2,7 @@
 
     request  {"nonce": n, "call": name, "arguments": [...]}
     answer   {"nonce": n, "value": ...}, or {"nonce": n, "raised": "the traceback's last lines"}
-    question {"nonce": n, "ask": ...} while a call is in progress, answered by {"told": ...}
+    question {"nonce": n, "ask": ...} while a call is in progress, answered by {"answer": ...}
 
 An answer repeats its request's nonce, so that output of a stray thread of an earlier call is not taken for it. Where
 every call has a process of its own (`forks`), all effects of the judged text end with that process.
@@ -66,7 +66,7 @@ def serve_one(module: ModuleType, request: dict[str, object], requests: int, ans
 
     def ask(question: object) -> object:
         write_frame(answers, {"nonce": nonce, "ask": question})
-        return read_frame(requests)["told"]
+        return read_frame(requests)["answer"]
 
     module.__dict__["ask_outside"] = ask
     write_frame(answers, {"nonce": nonce, **answer(module, request)})

@@ -24,7 +24,7 @@ class Wait(Answer):
 
 
 @record
-class SaidLine(Answer):
+class LastLine(Answer):
     at: datetime
     component: str
     level: str
@@ -37,7 +37,7 @@ class Evidence(Answer):
     phase: str = ""
     step: int = 0
     faults: list[str] = field(default_factory=list)
-    lines: list[SaidLine] = field(default_factory=list)
+    lines: list[LastLine] = field(default_factory=list)
     log_tail: str = ""
 
 

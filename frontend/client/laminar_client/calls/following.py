@@ -52,12 +52,12 @@ def followed(kind: type[T], request: Request, *, last_id: str, is_new: Callable[
 def _read_on(kind: type[T], reader: SseReader, is_new: Callable[[T], bool]) -> Generator[Effect | Emit[T], Any, bool]:
     """-> whether the stream ended regularly."""
     while chunk := (yield ReadChunk()):
-        for told in reader.feed(chunk):
-            if told.event == "end":
+        for frame in reader.feed(chunk):
+            if frame.event == "end":
                 return True
-            if told.event == "goodbye":
+            if frame.event == "goodbye":
                 raise NotAllowed(401, {"code": "unauthenticated", "detail": "The key is no longer valid."})
-            event = read(kind, told.document())
+            event = read(kind, frame.document())
             if is_new(event):
                 yield Emit(event)
     return False

@@ -7,7 +7,7 @@ from typing import Any
 from ..answers.explanations import Explanation
 from ..answers.jobs import Attempt, Cancelled, CancelledJobs, Fault, Job, Preview
 from ..answers.usage import JobUsage
-from ..errors import StillGoing
+from ..errors import NotFinished
 from ..wire import Now, Pause, Procedure, Request, Stream, get, patch, post
 from .pages import answer, each_of, whole_list
 
@@ -135,7 +135,7 @@ def usage(job_id: str) -> Procedure[JobUsage]:
 
 
 def wait(job_id: str, *, timeout_s: float | None = None) -> Procedure[Job]:
-    """Waits until the job has ended. Raises `StillGoing` after `timeout_s`."""
+    """Waits until the job has ended. Raises `NotFinished` after `timeout_s`."""
     began: float = yield Now()
     interval = POLL_S
     while True:
@@ -144,7 +144,7 @@ def wait(job_id: str, *, timeout_s: float | None = None) -> Procedure[Job]:
             return job
         spent: float = (yield Now()) - began
         if timeout_s is not None and spent + interval > timeout_s:
-            raise StillGoing(f"{job.id} is {job.state} after {spent:.0f} s.")
+            raise NotFinished(f"{job.id} is {job.state} after {spent:.0f} s.")
         yield Pause(interval)
         interval = min(LONGEST_POLL_S, interval * _POLL_GROWTH)
 

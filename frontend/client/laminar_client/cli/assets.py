@@ -28,10 +28,10 @@ def upload(session: Session, path: Path, kind: str, name: str | None, project: s
     with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
         task = bar.add_task("upload", total=None)
 
-        def told(so_far: int, in_all: int) -> None:
+        def on_progress(so_far: int, in_all: int) -> None:
             bar.update(task, completed=so_far, total=in_all)
 
-        asset = session.client.assets.upload(path, kind=kind, name=name, project=project, told=told)
+        asset = session.client.assets.upload(path, kind=kind, name=name, project=project, on_progress=on_progress)
     session.document(asset)
     session.show(plain(asset.reference or asset.id))
 

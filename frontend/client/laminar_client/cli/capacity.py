@@ -97,9 +97,9 @@ def usage(session: Session, job_id: str | None, group_by: str, first: datetime |
     if job_id is not None:
         of_job = session.client.jobs.usage(job_id)
         session.document(of_job)
-        told = {kind: _hours(of_job.total, kind) for kind in KINDS}
+        hours = {kind: _hours(of_job.total, kind) for kind in KINDS}
         session.show(
-            facts(told | ({"cost": _money(of_job.total_cost, with_currency=True)} if of_job.total_cost else {}))
+            facts(hours | ({"cost": _money(of_job.total_cost, with_currency=True)} if of_job.total_cost else {}))
         )
         return
     found = session.client.team.usage(group_by=group_by, first=_day(first), last=_day(last))

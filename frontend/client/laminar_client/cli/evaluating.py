@@ -86,10 +86,10 @@ def _until_it_is_over(session: Session, job: Job, checkpoint_id: str, *, watch: 
 
 
 def result_of(checkpoint: Checkpoint, found: Evaluation) -> str:
-    told = f"step {checkpoint.step}: reward {with_error(found.reward_mean, found.reward_error)}"
+    sentence = f"step {checkpoint.step}: reward {with_error(found.reward_mean, found.reward_error)}"
     if found.pass_rate is not None:
-        told += f", pass@{found.samples} {with_error(found.pass_rate, found.pass_error)}"
-    return f"{told}, over {found.prompts} prompts"
+        sentence += f", pass@{found.samples} {with_error(found.pass_rate, found.pass_error)}"
+    return f"{sentence}, over {found.prompts} prompts"
 
 
 def _environment(name: str | None, dataset: str | None, params: Sequence[str]) -> dict[str, Any] | None:

@@ -41,10 +41,10 @@ def export(session: Session, job_id: str, tracker: str, to: Path) -> None:
     with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
         task = bar.add_task("steps", total=None)
 
-        def told(so_far: int, in_all: int) -> None:
+        def on_progress(so_far: int, in_all: int) -> None:
             bar.update(task, completed=so_far, total=in_all)
 
-        made = session.client.jobs.export(job_id, tracker, to, told=told)
+        made = session.client.jobs.export(job_id, tracker, to, on_progress=on_progress)
     session.document(
         {
             "job": job_id,

@@ -178,25 +178,25 @@ def _sentence(found: Explanation) -> str:
 
 
 def _of_waiting(wait: Wait) -> list[tuple[str, str]]:
-    told = [("in line", f"number {wait.position}")] if wait.position is not None else []
+    rows = [("in line", f"number {wait.position}")] if wait.position is not None else []
     if wait.starts_at is not None:
-        told.append(("at the latest", f"about {when(wait.starts_at)}, if no other job goes ahead"))
+        rows.append(("at the latest", f"about {when(wait.starts_at)}, if no other job goes ahead"))
     if (less := wait.starts_with_fewer) is not None:
         replicas = "1 replica" if less.replicas == 1 else f"{less.replicas} replicas"
-        told.append(("would start now", f"with {less.devices} devices ({replicas}, {less.fewer} fewer)"))
+        rows.append(("would start now", f"with {less.devices} devices ({replicas}, {less.fewer} fewer)"))
     if wait.starts_as_preemptible:
-        told.append(("would start now", "as preemptible: --set placement.preemptible=true"))
-    return told
+        rows.append(("would start now", "as preemptible: --set placement.preemptible=true"))
+    return rows
 
 
 def _of_failure(failure: Failure) -> list[tuple[str, str]]:
-    told = [("class", failure.failure_class), ("cause", failure.cause), ("advice", failure.advice)]
+    rows = [("class", failure.failure_class), ("cause", failure.cause), ("advice", failure.advice)]
     if failure.resume_step is not None:
-        told.append(("a retry resumes", f"after step {cell(failure.resume_step)}"))
-    told += [("fault", each) for each in failure.evidence.faults]
+        rows.append(("a retry resumes", f"after step {cell(failure.resume_step)}"))
+    rows += [("fault", each) for each in failure.evidence.faults]
     if failure.evidence.exit_reason:
-        told.append(("it ended", failure.evidence.exit_reason))
-    told += [(each.component, f"{each.at.astimezone():%H:%M:%S} {each.message}") for each in failure.evidence.lines]
+        rows.append(("it ended", failure.evidence.exit_reason))
+    rows += [(each.component, f"{each.at.astimezone():%H:%M:%S} {each.message}") for each in failure.evidence.lines]
     if failure.evidence.log_tail and not failure.evidence.lines:
-        told.append(("last lines", "\n" + failure.evidence.log_tail))
-    return told
+        rows.append(("last lines", "\n" + failure.evidence.log_tail))
+    return rows

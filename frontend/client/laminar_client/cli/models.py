@@ -67,10 +67,10 @@ def download(session: Session, checkpoint_or_job: str, to: Path, tar: bool) -> N
     with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
         task = bar.add_task("download", total=None)
 
-        def told(so_far: int, in_all: int) -> None:
+        def on_progress(so_far: int, in_all: int) -> None:
             bar.update(task, completed=so_far, total=in_all)
 
-        path = session.client.checkpoints.download(checkpoint_id, to, unpack=not tar, told=told)
+        path = session.client.checkpoints.download(checkpoint_id, to, unpack=not tar, on_progress=on_progress)
     session.document({"checkpoint": checkpoint_id, "path": str(path)})
     session.show(plain(path))
 

@@ -26,9 +26,9 @@ from ..errors import (
     LimitReached,
     MissingLibrary,
     NotAllowed,
+    NotFinished,
     NotFound,
     ServerFault,
-    StillGoing,
     Unreachable,
     Unreadable,
 )
@@ -57,7 +57,7 @@ _CODES: Final[tuple[tuple[type[LaminarError], int], ...]] = (
     (ServerFault, UNREACHABLE),
     (Unreachable, UNREACHABLE),
     (Unreadable, UNREACHABLE),
-    (StillGoing, CONFLICT),
+    (NotFinished, CONFLICT),
 )
 WIDE: Final = 10_000  # if not a terminal: no truncation or wrapping, so that programs read whole lines
 

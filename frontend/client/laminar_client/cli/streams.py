@@ -10,7 +10,7 @@ from .commands import laminar, with_session
 from .completing import JOB
 from .rendering import number, plain, table
 from .session import INTERRUPTED, Session
-from .watching import event_words
+from .watching import event_text
 
 LEVEL_STYLES = {"warning": "yellow", "error": "red", "debug": "dim"}
 
@@ -28,7 +28,7 @@ def events(context: click.Context, job_id: str, follow: bool, after: int) -> Non
         for event in session.client.jobs.events(job_id, after=after, follow=follow):
             seen = event.seq
             session.line(event)
-            session.show(f"{event.seq:>4}  {event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event_words(event)}")
+            session.show(f"{event.seq:>4}  {event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event_text(event)}")
     except KeyboardInterrupt:
         session.note(f"To continue: laminar events {job_id} --follow --after {seen}")
         context.exit(INTERRUPTED)

@@ -57,8 +57,8 @@ def preview(
         session.show(Text(f"  {plain(found.fit.message)}", "" if found.fit.fits else "yellow"))
     if found.cost is not None:
         cost, currency = found.cost, plain(found.cost.currency)
-        told = f"{plain(cost.an_hour)} {currency} per hour, {plain(cost.at_most)} {currency} for the maximum runtime"
-        session.show(Text(f"  costs {told}"))
+        amounts = f"{plain(cost.an_hour)} {currency} per hour, {plain(cost.at_most)} {currency} for the maximum runtime"
+        session.show(Text(f"  costs {amounts}"))
     for hint in found.hints:
         session.show(Text(f"  {plain(hint.message)}", "yellow"))
     if found.presets:

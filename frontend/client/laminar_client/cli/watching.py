@@ -78,9 +78,9 @@ def _screen(session: Session, console: Console) -> AbstractContextManager[Draw]:
 @contextmanager
 def _json_lines(session: Session) -> Iterator[Draw]:
     def draw(look: Look, before: Look | None) -> None:
-        told = {"job": look.job, "latest": look.latest, "events": list(look.events)}
+        snapshot = {"job": look.job, "latest": look.latest, "events": list(look.events)}
         if before is None or look.events or look.latest != before.latest or look.job.raw != before.job.raw:
-            session.line(told)
+            session.line(snapshot)
 
     yield draw
 
@@ -89,7 +89,7 @@ def _json_lines(session: Session) -> Iterator[Draw]:
 def _lines(session: Session) -> Iterator[Draw]:
     def draw(look: Look, before: Look | None) -> None:
         for event in look.events:
-            session.show(f"{event.at.astimezone():%H:%M:%S}  {event_words(event)}")
+            session.show(f"{event.at.astimezone():%H:%M:%S}  {event_text(event)}")
         done, total = look.job.progress.done, look.job.progress.total
         if done > (before.job.progress.done if before else 0):
             session.show(f"{_counted(look)} {done}/{total}  {_values(look)}".rstrip())
@@ -118,7 +118,7 @@ def _bars(console: Console) -> Iterator[Draw]:
             job = look.job
             for event in look.events:
                 if event.type not in _QUIET_EVENTS:
-                    live.console.print(Text(f"{event.at.astimezone():%H:%M:%S}  {event_words(event)}", style="dim"))
+                    live.console.print(Text(f"{event.at.astimezone():%H:%M:%S}  {event_text(event)}", style="dim"))
             shown = plain(job.phase) if job.state == "running" and job.phase else plain(job.state)
             bar.update(task, description=shown, total=job.progress.total, completed=job.progress.done)
             waiting = plain(job.message) if job.state == "queued" else _values(look)
@@ -141,7 +141,7 @@ def _because(look: Look) -> str:
     return f": {plain(look.job.message)}" if look.job.message else ""
 
 
-def event_words(event: Event) -> str:
+def event_text(event: Event) -> str:
     """One line: type, change of state, reason and message."""
     moved = f" {plain(event.from_state) or 'new'} → {plain(event.to_state)}" if event.to_state else ""
     reason = f" [{plain(event.reason)}]" if event.reason else ""

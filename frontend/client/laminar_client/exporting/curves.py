@@ -48,10 +48,10 @@ class Exported:
     shown_by: str
 
 
-def export(job_id: str, tracker: str, to: Path | str = ".", *, told: Told | None = None) -> Procedure[Exported]:
+def export(job_id: str, tracker: str, to: Path | str = ".", *, on_progress: Told | None = None) -> Procedure[Exported]:
     """Exports all series of an ended job, with its spec as parameters, as a run of `tracker`: mlflow (the store
     mlflow.db in the folder `to`), tensorboard or wandb (a folder in `to`, named after the job). Needs the tracker's
-    extra of this package. A job that is already there is refused. `told(steps so far, total steps)` is called on
+    extra of this package. A job that is already there is refused. `on_progress(steps so far, total steps)` is called on
     progress."""
     if tracker not in TRACKERS:
         raise ValueError(f"tracker: one of {', '.join(TRACKERS)}, got {tracker!r}")
@@ -64,7 +64,7 @@ def export(job_id: str, tracker: str, to: Path | str = ".", *, told: Told | None
     ends = yield from metrics(job.id, max_points=2)
     last = {name: int(line[-1][0]) for name, line in ends.series.items() if line}
     with TRACKERS[tracker](job, Path(to)) as run:
-        num_points, num_means = yield from _copied(job, last, run.write, told or (lambda so_far, in_all: None))
+        num_points, num_means = yield from _copied(job, last, run.write, on_progress or (lambda so_far, in_all: None))
     return Exported(
         place=run.place,
         num_series=len(last),
@@ -75,7 +75,7 @@ def export(job_id: str, tracker: str, to: Path | str = ".", *, told: Told | None
 
 
 def _copied(
-    job: Job, last: Mapping[str, int], write: Callable[[Sequence[Point]], None], told: Told
+    job: Job, last: Mapping[str, int], write: Callable[[Sequence[Point]], None], on_progress: Told
 ) -> Procedure[tuple[int, int]]:
     num_points, num_means, at = 0, 0, began(job)
     width = steps_a_window(len(last))
@@ -88,7 +88,7 @@ def _copied(
             at = points[-1].at
         num_points += len(points)
         num_means += sum(moment is None for moments in page.times.values() for moment in moments)
-        told(min(first + width, end), end)
+        on_progress(min(first + width, end), end)
     return num_points, num_means
 
 

@@ -10,7 +10,7 @@ const put = (name, text) => {
 
 export function showTiles(tiles) {
   [shown, since] = [tiles, performance.now()];
-  for (const name of ["done", "left", "reward", "reward_words", "no_metric"]) put(name, tiles[name]);
+  for (const name of ["done", "left", "reward", "reward_text", "no_metric"]) put(name, tiles[name]);
   for (const name of ["first", "last", "change", "words"]) put(`held_out.${name}`, tiles.held_out[name]);
   const bar = document.querySelector("[data-progress]"); // not on every tab
   if (bar) bar.value = tiles.num_done;

@@ -144,7 +144,7 @@ def test_old_address_cancels_and_ends_all_sessions(
 
 def test_links_end(alice: User) -> None:
     now = database_now()
-    request = changes.ask_for_change(alice, NEW, now=now)
+    request = changes.request_change(alice, NEW, now=now)
     token = changes.cancel_link_of(request.change).rstrip("/").rpartition("/")[2]
     assert changes.change_to_confirm(request.token, alice, now=now + timedelta(hours=23)) is not None
     with pytest.raises(changes.DeadLink):
@@ -158,8 +158,8 @@ def test_links_end(alice: User) -> None:
 
 def test_a_new_wish_kills_the_one_before(alice: User) -> None:
     now = database_now()
-    first = changes.ask_for_change(alice, "first@example.org", now=now)
-    changes.ask_for_change(alice, NEW, now=now)
+    first = changes.request_change(alice, "first@example.org", now=now)
+    changes.request_change(alice, NEW, now=now)
     with pytest.raises(changes.DeadLink):
         changes.confirm_change(first.token, alice, now=now)
 
@@ -174,7 +174,7 @@ def test_withdrawn_change_moves_nothing_and_stays_cancellable(ada: Client, alice
 
 
 def test_what_is_stored_opens_nothing(alice: User) -> None:
-    request = changes.ask_for_change(alice, NEW, now=database_now())
+    request = changes.request_change(alice, NEW, now=database_now())
     stored = " ".join(str(value) for value in AddressChange.objects.values_list()[0])
     log_text = " ".join(str(entry.data) for entry in AuditEntry.objects.all())
     assert request.token not in stored + log_text
@@ -208,7 +208,7 @@ def test_of_two_that_prove_one_address_at_once_one_has_it(
     alice: User, charlie: User, in_own_connection: Callable[..., Any]
 ) -> None:
     now: datetime = database_now()
-    tokens = [(user, changes.ask_for_change(user, NEW, now=now).token) for user in (alice, charlie)]
+    tokens = [(user, changes.request_change(user, NEW, now=now).token) for user in (alice, charlie)]
     done = []
 
     def confirm(user: User, token: str) -> None:

@@ -47,7 +47,7 @@ def test_ended_job_is_a_trace_of_its_states(attempt: JobAttempt, now: datetime, 
     deliver_traces(now)
     (root,) = collector.named("job")
     assert root.parent == "" and "submitted" in root.events and "checkpoint_saved" in root.events
-    assert root.told == {
+    assert root.attributes == {
         "laminar.job": job.pk, "laminar.state": "succeeded", "laminar.steps": 0, "laminar.attempts": 1,
     }  # fmt: skip
     others = [span for span in collector.spans if span is not root]

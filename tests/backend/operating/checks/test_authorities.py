@@ -24,7 +24,7 @@ def test_valid_authorities_are_good_and_each_listed(authority: Authority, tmp_pa
     content = authority.file.read_bytes() + b"# the next one\n" + Authority(tmp_path, "next").file.read_bytes()
     findings = list(authorities.judge(content, BEFORE))
     assert faults(findings) == set()
-    assert [each.told.split()[0] for each in findings] == ["CN=ours", "CN=next"]
+    assert [each.observation.split()[0] for each in findings] == ["CN=ours", "CN=next"]
 
 
 @pytest.mark.parametrize(("now", "fault"), [(NOW, "authority.expires"), (NOW + timedelta(days=2), "authority.expired")])
@@ -51,6 +51,6 @@ def test_a_file_without_certificates_is_found(content: bytes) -> None:
 @pytest.mark.django_db
 def test_unreadable_file_is_found_and_unset_is_good(broken: Broken, tmp_path: Path, authority: Authority) -> None:
     for path in (tmp_path / "gone.pem", tmp_path):
-        assert faults(authorities.look_at_authorities(broken(ca_file=str(path)))) == {"authority.unreadable"}
-    assert faults(authorities.look_at_authorities(broken(ca_file=""))) == set()
-    assert faults(authorities.look_at_authorities(broken(ca_file=str(authority.file)))) == {"authority.expires"}
+        assert faults(authorities.check_authorities(broken(ca_file=str(path)))) == {"authority.unreadable"}
+    assert faults(authorities.check_authorities(broken(ca_file=""))) == set()
+    assert faults(authorities.check_authorities(broken(ca_file=str(authority.file)))) == {"authority.expires"}

@@ -7,7 +7,7 @@ import pytest
 from backend.environment import Environment
 from backend.operating.checks import nodes
 from backend.pools.models import ResourcePool
-from engine.spec.node_report import FoundAsset, NodeReport, NodeReports, spec_version
+from engine.spec.node_report import NodeAsset, NodeReport, NodeReports, spec_version
 from tests.backend.operating.checks.conftest import faults
 from tests.backend.operating.conftest import Broken, Dashboard
 
@@ -35,7 +35,7 @@ def _report(**changes: Any) -> NodeReport:
 def test_each_fault_of_a_node_is_found(changes: dict[str, Any], found: set[str]) -> None:
     judged = list(nodes.judge_node(_report(**changes), 999.0, 1_010.0, runs_jobs=True))
     assert faults(judged) == found
-    assert all("10.0.0.1" in finding.told for finding in judged)
+    assert all("10.0.0.1" in finding.observation for finding in judged)
 
 
 def test_a_head_that_runs_no_actors_needs_no_sandbox() -> None:
@@ -50,10 +50,10 @@ def test_a_head_that_runs_no_actors_needs_no_sandbox() -> None:
 def test_shared_memory_below_the_largest_model_is_found(shared_gb: int, runs_jobs: bool, found: set[str]) -> None:
     """A node of another release reports no shared memory: 0 is unknown."""
     report = _report(shared_bytes=shared_gb * 10**9, object_store_bytes=10**9)
-    largest = FoundAsset(name="Qwen3-0.6B", num_bytes=1_200_000_000)
+    largest = NodeAsset(name="Qwen3-0.6B", num_bytes=1_200_000_000)
     judged = list(nodes.judge_node(report, 999.0, 1_010.0, runs_jobs=runs_jobs, largest=largest))
     assert faults(judged) == found
-    assert all("Qwen3-0.6B (1.2 GB) takes up to 7.6 GB: 8gb" in finding.told for finding in judged if found)
+    assert all("Qwen3-0.6B (1.2 GB) takes up to 7.6 GB: 8gb" in finding.observation for finding in judged if found)
 
 
 def test_a_report_comes_through_a_log_with_other_lines() -> None:
@@ -64,7 +64,7 @@ def test_a_report_comes_through_a_log_with_other_lines() -> None:
 
 @pytest.mark.django_db
 def test_cluster_that_cannot_run_our_jobs_is_found(with_ray: Environment) -> None:
-    assert faults(nodes.look_at_nodes(with_ray)) == {"nodes.no_answer"}
+    assert faults(nodes.check_nodes(with_ray)) == {"nodes.no_answer"}
 
 
 @pytest.mark.django_db
@@ -73,11 +73,11 @@ def test_nodes_of_a_pool_s_own_ray_are_looked_at_from_within_too(with_ray: Envir
     ResourcePool.objects.create(name="east", flavor="cpu", capacity=8, ray_url=dashboard.url + "/east")
     dashboard.token = ""
     dashboard.answers["/east/api/v0/nodes"] = dashboard.answers["/api/v0/nodes"]
-    messages = [finding.told for finding in nodes.look_at_nodes(with_ray)]
+    messages = [finding.observation for finding in nodes.check_nodes(with_ray)]
     assert [line.partition(":")[0] for line in messages] == [dashboard.url.partition(":")[0], "the site's own Ray"]
     assert messages[0].startswith(dashboard.url + "/east: ")
 
 
 @pytest.mark.django_db
 def test_unreachable_cluster_is_left_to_the_check_of_ray(broken: Broken, dashboard: Dashboard) -> None:
-    assert not list(nodes.look_at_nodes(broken(ray_url="http://127.0.0.1:9")))
+    assert not list(nodes.check_nodes(broken(ray_url="http://127.0.0.1:9")))

@@ -26,13 +26,13 @@ def database_url(db: None) -> str:
 
 
 def test_the_postgres_of_the_tests_is_well(broken: Broken, database_url: str) -> None:
-    findings = list(postgres.look_at_postgres(broken(database_url=database_url)))
+    findings = list(postgres.check_postgres(broken(database_url=database_url)))
     assert faults(findings) == set()
-    assert [finding.told.split()[0] for finding in findings] == ["Postgres", "the", "a", "all"]
+    assert [finding.observation.split()[0] for finding in findings] == ["Postgres", "the", "a", "all"]
 
 
 def test_a_postgres_that_is_away_is_found_without_its_password(broken: Broken) -> None:
-    findings = list(postgres.look_at_postgres(broken(database_url=f"postgresql://x:hunter2@{AWAY}/x")))
+    findings = list(postgres.check_postgres(broken(database_url=f"postgresql://x:hunter2@{AWAY}/x")))
     assert faults(findings) == {"postgres.unreachable"}
     assert "hunter2" not in str(findings)
 
@@ -40,45 +40,47 @@ def test_a_postgres_that_is_away_is_found_without_its_password(broken: Broken) -
 def test_a_way_to_postgres_that_others_share_needs_tls(broken: Broken, database_url: str) -> None:
     """libpq connects to the address, but checks and reports the name."""
     elsewhere = database_url.replace("@127.0.0.1:", "@db.example.org:") + "?hostaddr=127.0.0.1"
-    assert "postgres.plain" in faults(postgres.look_at_postgres(broken(database_url=elsewhere)))
+    assert "postgres.plain" in faults(postgres.check_postgres(broken(database_url=elsewhere)))
 
 
 def test_a_pooler_in_transaction_mode_is_found(broken: Broken, database_url: str) -> None:
     with pooling(database_url) as url:
         with psycopg.connect(url, autocommit=True) as db:
             assert db.execute("SELECT 6 * 7").fetchone() == (42,), "it is a Postgres nevertheless"
-        assert faults(postgres.look_at_postgres(broken(database_url=url))) == {"postgres.pooler"}
+        assert faults(postgres.check_postgres(broken(database_url=url))) == {"postgres.pooler"}
 
 
 def test_pooler_with_direct_address_is_good_and_limits_checked(broken: Broken, database_url: str) -> None:
     with pooling(database_url + "?options=-cstatement_timeout%3D20000") as url:
         both = broken(database_url=url, database_direct_url=database_url)
-        assert faults(postgres.look_at_postgres(both)) == set()
+        assert faults(postgres.check_postgres(both)) == set()
     with pooling(database_url + "?options=-cstatement_timeout%3D0") as url:
         both = broken(database_url=url, database_direct_url=database_url)
-        assert faults(postgres.look_at_postgres(both)) == {"postgres.no_limits"}
+        assert faults(postgres.check_postgres(both)) == {"postgres.no_limits"}
         twice = broken(database_url=url, database_direct_url=url)
-        assert "postgres.pooler" in faults(postgres.look_at_postgres(twice)), "the direct address is a pooler too"
+        assert "postgres.pooler" in faults(postgres.check_postgres(twice)), "the direct address is a pooler too"
 
 
 def test_a_pooler_that_leads_elsewhere_or_nowhere_is_found(broken: Broken, database_url: str) -> None:
     elsewhere = urlunsplit(urlsplit(database_url)._replace(path="/postgres"))
     apart = broken(database_url=elsewhere, database_direct_url=database_url)
-    assert "postgres.apart" in faults(postgres.look_at_postgres(apart))
+    assert "postgres.apart" in faults(postgres.check_postgres(apart))
     nowhere = broken(database_url=f"postgresql://x:hunter2@{AWAY}/x", database_direct_url=database_url)
-    findings = list(postgres.look_at_postgres(nowhere))
+    findings = list(postgres.check_postgres(nowhere))
     assert faults(findings) == {"postgres.unreachable"} and "hunter2" not in str(findings)
-    assert findings[-1].told.startswith("LAMINAR_DATABASE_URL, the pooler: ")
+    assert findings[-1].observation.startswith("LAMINAR_DATABASE_URL, the pooler: ")
     lost = broken(database_url=database_url, database_direct_url=f"postgresql://x:hunter2@{AWAY}/x")
-    [found_lost] = postgres.look_at_postgres(lost)
-    assert found_lost.fault == "postgres.unreachable" and found_lost.told.startswith("LAMINAR_DATABASE_DIRECT_URL: ")
+    [found_lost] = postgres.check_postgres(lost)
+    assert found_lost.fault == "postgres.unreachable" and found_lost.observation.startswith(
+        "LAMINAR_DATABASE_DIRECT_URL: "
+    )
 
 
 def test_a_superuser_is_a_warning(broken: Broken, database_url: str) -> None:
     password = (settings.ENVIRONMENT.ray_token_file.parent / "postgres-postgres").read_text().strip()
     parts = urlsplit(database_url)
     url = urlunsplit(parts._replace(netloc=f"postgres:{password}@{parts.hostname}:{parts.port}"))
-    assert faults(postgres.look_at_postgres(broken(database_url=url))) == {"postgres.superuser"}
+    assert faults(postgres.check_postgres(broken(database_url=url))) == {"postgres.superuser"}
 
 
 def test_a_database_in_which_letters_are_bytes_is_found(broken: Broken, database_url: str) -> None:
@@ -89,7 +91,7 @@ def test_a_database_in_which_letters_are_bytes_is_found(broken: Broken, database
     with psycopg.connect(urlunsplit(operator), autocommit=True) as db:
         db.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
     try:
-        findings = postgres.look_at_postgres(broken(database_url=urlunsplit(parts._replace(path=f"/{name}"))))
+        findings = postgres.check_postgres(broken(database_url=urlunsplit(parts._replace(path=f"/{name}"))))
         assert faults(findings) == {"postgres.encoding"}
     finally:
         with psycopg.connect(urlunsplit(operator), autocommit=True) as db:
@@ -98,9 +100,9 @@ def test_a_database_in_which_letters_are_bytes_is_found(broken: Broken, database
 
 def test_a_migration_that_was_not_applied_is_found(broken: Broken, database_url: str) -> None:
     MigrationRecorder.Migration.objects.filter(app="webhooks").delete()
-    findings = list(postgres.look_at_postgres(broken(database_url=database_url)))
+    findings = list(postgres.check_postgres(broken(database_url=database_url)))
     assert faults(findings) == {"postgres.unmigrated"}
-    assert "webhooks" in findings[-1].told
+    assert "webhooks" in findings[-1].observation
 
 
 @pytest.mark.parametrize(("version", "fault"), [("13.9", "postgres.old"), ("14.0", ""), ("18.6 (Debian 18.6-1)", "")])
@@ -114,7 +116,7 @@ def test_a_standby_is_found(broken: Broken, database_url: str, monkeypatch: pyte
         db.execute("CREATE FUNCTION public.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'")
     try:
         url = database_url + "?options=-csearch_path%3Dpublic%2Cpg_catalog"
-        assert "postgres.standby" in faults(postgres.look_at_postgres(broken(database_url=url)))
+        assert "postgres.standby" in faults(postgres.check_postgres(broken(database_url=url)))
     finally:
         with psycopg.connect(database_url, autocommit=True) as db:
             db.execute("DROP FUNCTION public.pg_is_in_recovery()")
@@ -134,23 +136,23 @@ def valkey() -> Iterator[Any]:
 
 def test_the_valkey_of_the_tests_is_well(broken: Broken, valkey: Any) -> None:
     valkey.config_set("save", "3600 1")
-    assert faults(broker.look_at_broker(broken())) == set()
+    assert faults(broker.check_broker(broken())) == set()
 
 
 def test_a_valkey_that_evicts_is_found(broken: Broken, valkey: Any) -> None:
     valkey.config_set("maxmemory-policy", "allkeys-lru")
-    assert "broker.evicts" in faults(broker.look_at_broker(broken()))
+    assert "broker.evicts" in faults(broker.check_broker(broken()))
 
 
 def test_a_valkey_that_keeps_nothing_is_a_warning(broken: Broken, valkey: Any) -> None:
     valkey.config_set("save", "")
     valkey.config_set("appendonly", "no")
-    assert faults(broker.look_at_broker(broken())) == {"broker.forgets"}
+    assert faults(broker.check_broker(broken())) == {"broker.forgets"}
 
 
 def test_a_valkey_without_room_is_found(broken: Broken, valkey: Any) -> None:
     valkey.config_set("maxmemory", str(valkey.info()["used_memory"]))
-    assert "broker.full" in faults(broker.look_at_broker(broken()))
+    assert "broker.full" in faults(broker.check_broker(broken()))
 
 
 @pytest.mark.parametrize("url", [f"redis://:hunter2@{AWAY}/0", "wrong password"])
@@ -158,7 +160,7 @@ def test_refusing_valkey_is_reported_without_the_password(broken: Broken, url: s
     if url == "wrong password":
         parts = urlsplit(settings.ENVIRONMENT.broker_url)
         url = f"redis://:hunter2@{parts.hostname}:{parts.port}/0"
-    findings = list(broker.look_at_broker(broken(broker_url=url)))
+    findings = list(broker.check_broker(broken(broker_url=url)))
     assert faults(findings) == {"broker.unreachable"} and "hunter2" not in str(findings)
 
 
@@ -186,6 +188,6 @@ def test_a_way_to_valkey_that_others_share_needs_tls() -> None:
 
 
 def test_clocks_that_differ_are_found_and_slow_answers_are_not(broken: Broken, database_url: str) -> None:
-    assert faults(clock.look_at_clock(broken(database_url=database_url))) == set()
+    assert faults(clock.check_clock(broken(database_url=database_url))) == set()
     assert clock.judge(90.0, 100.0, 101.0, "it").fault == clock.judge(111.0, 100.0, 101.0, "it").fault == "clock.apart"
     assert clock.judge(150.0, 100.0, 200.0, "it").fault == "", "a slow response proves little about the clock"

@@ -32,35 +32,35 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def test_a_ray_with_what_the_pools_promise_is_well(with_ray: Environment) -> None:
     ResourcePool.objects.create(name="small", flavor="cpu", capacity=8)
-    assert faults(ray.look_at_ray(with_ray)) == set()
+    assert faults(ray.check_ray(with_ray)) == set()
 
 
 def test_a_pool_that_promises_more_than_ray_has_is_found(with_ray: Environment) -> None:
     """Ten devices of a pool of CPUs share a core, as in placement."""
     ResourcePool.objects.create(name="large", flavor="cpu", capacity=80)
-    assert faults(ray.look_at_ray(with_ray)) == set()
+    assert faults(ray.check_ray(with_ray)) == set()
     ResourcePool.objects.create(name="one more", flavor="cpu", capacity=1)
-    assert faults(ray.look_at_ray(with_ray)) == {"ray.too_few_devices"}
+    assert faults(ray.check_ray(with_ray)) == {"ray.too_few_devices"}
     ResourcePool.objects.update(autoscales=True, device="cpu")
-    assert faults(ray.look_at_ray(with_ray)) == set(), "hosts are added when a job needs them"
+    assert faults(ray.check_ray(with_ray)) == set(), "hosts are added when a job needs them"
 
 
 def test_a_ray_without_devices_is_found(with_ray: Environment, dashboard: Dashboard) -> None:
     dashboard.has_nodes({"memory": 1.0})
-    assert faults(ray.look_at_ray(with_ray)) == {"ray.no_devices"}
+    assert faults(ray.check_ray(with_ray)) == {"ray.no_devices"}
 
 
 def test_ray_without_token_is_found(with_ray: Environment, dashboard: Dashboard) -> None:
     dashboard.token = ""
-    assert faults(ray.look_at_ray(with_ray)) == {"ray.open"}
+    assert faults(ray.check_ray(with_ray)) == {"ray.open"}
 
 
 def test_a_token_that_ray_refuses_or_that_is_not_there_is_found(
     with_ray: Environment, dashboard: Dashboard, broken: Broken, tmp_path: Path
 ) -> None:
     dashboard.token = "another"
-    assert faults(ray.look_at_ray(with_ray)) == {"ray.refused"}
-    assert faults(ray.look_at_ray(broken(ray_url=dashboard.url, ray_token_file=tmp_path / "none"))) == {"ray.refused"}
+    assert faults(ray.check_ray(with_ray)) == {"ray.refused"}
+    assert faults(ray.check_ray(broken(ray_url=dashboard.url, ray_token_file=tmp_path / "none"))) == {"ray.refused"}
 
 
 def test_unreachable_ray_and_another_server_are_found(
@@ -68,7 +68,7 @@ def test_unreachable_ray_and_another_server_are_found(
 ) -> None:
     for url in ("http://127.0.0.1:9", answering(200)):
         strange = broken(ray_url=url, ray_token_file=with_ray.ray_token_file)
-        assert faults(ray.look_at_ray(strange)) == {"ray.unreachable"}
+        assert faults(ray.check_ray(strange)) == {"ray.unreachable"}
 
 
 def test_pools_own_ray_is_checked_with_its_token_and_named(
@@ -77,22 +77,22 @@ def test_pools_own_ray_is_checked_with_its_token_and_named(
     (tmp_path / "tokens").mkdir()
     site = replace(with_ray, ray_url="http://127.0.0.1:9", ray_tokens_dir=str(tmp_path / "tokens"))
     pool = ResourcePool.objects.create(name="east", flavor="cpu", capacity=8, ray_url=dashboard.url, ray_token="east")
-    findings = list(ray.look_at_ray(site))
-    assert faults(findings) == {"ray.refused"} and dashboard.url in findings[0].told, "its token is missing"
+    findings = list(ray.check_ray(site))
+    assert faults(findings) == {"ray.refused"} and dashboard.url in findings[0].observation, "its token is missing"
     (tmp_path / "tokens" / "east").write_text(TOKEN)
-    assert faults(ray.look_at_ray(site)) == set(), "the site's own Ray is unused and not needed"
+    assert faults(ray.check_ray(site)) == set(), "the site's own Ray is unused and not needed"
     ResourcePool.objects.create(name="here", flavor="cpu", capacity=8)
-    findings = list(ray.look_at_ray(site))
-    assert [each.told.partition(":")[0] for each in findings if each.fault] == ["the site's own Ray"]
+    findings = list(ray.check_ray(site))
+    assert [each.observation.partition(":")[0] for each in findings if each.fault] == ["the site's own Ray"]
     pool.labels = {"zone": "a"}
     pool.save()
-    [short] = [each for each in ray.look_at_ray(site) if each.fault == "ray.too_few_devices"]
-    assert short.told == "pool east: 0 devices on 0 nodes; 8 are promised"
+    [short] = [each for each in ray.check_ray(site) if each.fault == "ray.too_few_devices"]
+    assert short.observation == "pool east: 0 devices on 0 nodes; 8 are promised"
 
 
 def test_another_version_of_ray_is_a_warning(with_ray: Environment, dashboard: Dashboard) -> None:
     dashboard.answers["/api/version"] = {"ray_version": "2.48.0"}
-    assert faults(ray.look_at_ray(with_ray)) == {"ray.other_version"}
+    assert faults(ray.check_ray(with_ray)) == {"ray.other_version"}
     assert f"ray=={ray.OURS} " in (ROOT / "infra/locks/engine.txt").read_text()
 
 
@@ -140,11 +140,11 @@ def test_faulty_store_is_found(
     careless: Careless, found: set[str], broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "store", lambda: careless)
-    assert faults(store.look_at_store(broken())) == found
+    assert faults(store.check_store(broken())) == found
 
 
 def test_the_store_of_the_tests_is_well(broken: Broken) -> None:
-    assert faults(store.look_at_store(broken())) == set()
+    assert faults(store.check_store(broken())) == set()
 
 
 # ── mail ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,38 +160,38 @@ def posting(settings: Any, smtp_port: int, broken: Broken) -> Environment:
 
 
 def test_mail_that_goes_out_is_well_and_a_letter_arrives(posting: Environment) -> None:
-    assert faults(mail.look_at_mail(posting)) == set()
-    assert faults(mail.look_at_mail(posting, send_to="ada@example.org")) == set()
+    assert faults(mail.check_mail(posting)) == set()
+    assert faults(mail.check_mail(posting, send_to="ada@example.org")) == set()
 
 
 def test_a_mail_server_that_is_away_is_found(posting: Environment, settings: Any) -> None:
     settings.EMAIL_PORT = 9
-    assert faults(mail.look_at_mail(posting)) == {"mail.unreachable"}
+    assert faults(mail.check_mail(posting)) == {"mail.unreachable"}
 
 
 def test_a_mail_server_that_refuses_our_name_is_found(posting: Environment, settings: Any) -> None:
     settings.EMAIL_HOST_USER, settings.EMAIL_HOST_PASSWORD = "laminar", "hunter2"
-    findings = list(mail.look_at_mail(posting))
+    findings = list(mail.check_mail(posting))
     assert faults(findings) == {"mail.login"} and "hunter2" not in str(findings)
 
 
 @pytest.mark.parametrize("way", ["EMAIL_USE_TLS", "EMAIL_USE_SSL"])
 def test_a_mail_server_without_tls_is_found_where_tls_is_wanted(posting: Environment, settings: Any, way: str) -> None:
     setattr(settings, way, True)
-    assert faults(mail.look_at_mail(posting)) == {"mail.tls"}
+    assert faults(mail.check_mail(posting)) == {"mail.tls"}
 
 
 def test_letters_that_others_could_read_on_their_way_are_found(posting: Environment, broken: Broken) -> None:
     elsewhere = broken(email_url="smtp://mail.example.org", email_from="laminar@example.org")
-    assert faults(mail.look_at_mail(elsewhere)) == {"mail.plain"}
+    assert faults(mail.check_mail(elsewhere)) == {"mail.plain"}
 
 
 def test_a_letter_that_is_refused_is_found(posting: Environment) -> None:
-    assert faults(mail.look_at_mail(posting, send_to="nobody@example.org")) == {"mail.refused"}
+    assert faults(mail.check_mail(posting, send_to="nobody@example.org")) == {"mail.refused"}
 
 
 def test_a_site_without_mail_is_well(broken: Broken) -> None:
-    assert faults(mail.look_at_mail(broken(email_url=""))) == set()
+    assert faults(mail.check_mail(broken(email_url=""))) == set()
 
 
 # ── addresses ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -200,7 +200,7 @@ def test_a_site_without_mail_is_well(broken: Broken) -> None:
 def test_addresses_that_answer_are_well(broken: Broken, answering: Answers) -> None:
     public = answering(200)
     site_of_ours = broken(public_url=public, control_url=answering(401), allowed_hosts=("127.0.0.1",))
-    assert faults(address.look_at_addresses(site_of_ours)) == set()
+    assert faults(address.check_addresses(site_of_ours)) == set()
 
 
 @pytest.mark.parametrize(
@@ -218,19 +218,19 @@ def test_each_wrong_address_is_found(
 ) -> None:
     well = {"public_url": answering(200), "control_url": answering(401)}
     names = {"allowed_hosts": ("127.0.0.1", "laminar.invalid")}
-    assert faults(address.look_at_addresses(broken(**(well | names | changes)))) == found
+    assert faults(address.check_addresses(broken(**(well | names | changes)))) == found
 
 
 def test_redirecting_or_foreign_control_address_is_found(broken: Broken, answering: Answers) -> None:
     for status, fault in ((301, "address.control_redirects"), (404, "address.control")):
         control = answering(status, "https://elsewhere.example.org/")
-        assert fault in faults(address.look_at_addresses(broken(control_url=control)))
+        assert fault in faults(address.check_addresses(broken(control_url=control)))
 
 
 def test_a_proxy_that_hides_that_people_come_by_https_is_found(broken: Broken, answering: Answers) -> None:
     looping = answering(301, "itself")
-    assert "address.loops" in faults(address.look_at_addresses(broken(public_url=looping)))
-    assert "address.elsewhere" in faults(address.look_at_addresses(broken(public_url=answering(301, "https://x"))))
+    assert "address.loops" in faults(address.check_addresses(broken(public_url=looping)))
+    assert "address.elsewhere" in faults(address.check_addresses(broken(public_url=answering(301, "https://x"))))
 
 
 # ── disks, work, the site ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -243,10 +243,10 @@ def test_a_disk_that_is_full_or_nearly_is_found(
         room = Room(free_bytes=free, num_bytes=10**12, may_write=True)
         with monkeypatch.context() as here:
             here.setattr(disks, "room_at", lambda folder, room=room: CallResult(last=room))
-            names = [finding.fault for finding in disks.look_at_disks(broken(store_dir=tmp_path, site_dir=tmp_path))]
+            names = [finding.fault for finding in disks.check_disks(broken(store_dir=tmp_path, site_dir=tmp_path))]
         assert names[:2] == [fault, fault]
-    assert "disk.away" in faults(disks.look_at_disks(broken(store_dir=tmp_path / "none")))
-    assert "disk.away" not in faults(disks.look_at_disks(broken(store_dir=tmp_path, site_dir=tmp_path)))
+    assert "disk.away" in faults(disks.check_disks(broken(store_dir=tmp_path / "none")))
+    assert "disk.away" not in faults(disks.check_disks(broken(store_dir=tmp_path, site_dir=tmp_path)))
 
 
 def _heard_of(name: str, *, s_ago: float) -> None:
@@ -257,12 +257,12 @@ def _heard_of(name: str, *, s_ago: float) -> None:
 
 
 def test_stalled_work_is_found(broken: Broken) -> None:
-    assert faults(work.look_at_work(broken())) == {"work.beat", "work.worker"}
+    assert faults(work.check_work(broken())) == {"work.beat", "work.worker"}
     _heard_of(BEAT, s_ago=1)
     _heard_of(CANARY, s_ago=1)
-    assert faults(work.look_at_work(broken())) == set()
+    assert faults(work.check_work(broken())) == set()
     _heard_of(CANARY, s_ago=100)
-    assert faults(work.look_at_work(broken())) == {"work.worker"}
+    assert faults(work.check_work(broken())) == {"work.worker"}
 
 
 def test_undelivered_outbox_is_found(broken: Broken) -> None:
@@ -271,27 +271,27 @@ def test_undelivered_outbox_is_found(broken: Broken) -> None:
     now = database_now()
     long_ago = now - timedelta(minutes=10)
     OutboxMessage.objects.create(topic="schedule", key="pool_x", created_at=long_ago, attempts=7, not_before=now)
-    assert faults(work.look_at_work(broken())) == {"work.behind"}
+    assert faults(work.check_work(broken())) == {"work.behind"}
 
 
 def test_a_backup_that_is_old_or_was_never_taken_is_found(broken: Broken) -> None:
     _heard_of(BEAT, s_ago=1)
     _heard_of(CANARY, s_ago=1)
     someone = User.objects.create_user("ada@example.org")
-    assert faults(work.look_at_work(broken())) == set(), "a new site has none yet"
+    assert faults(work.check_work(broken())) == set(), "a new site has none yet"
     User.objects.filter(pk=someone.pk).update(date_joined=database_now() - timedelta(days=3))
-    assert faults(work.look_at_work(broken())) == {"work.backup_old"}
+    assert faults(work.check_work(broken())) == {"work.backup_old"}
     _heard_of("backup", s_ago=20 * 3600)
-    assert faults(work.look_at_work(broken())) == set()
+    assert faults(work.check_work(broken())) == set()
     _heard_of("backup", s_ago=40 * 3600)
-    assert faults(work.look_at_work(broken())) == {"work.backup_old"}
+    assert faults(work.check_work(broken())) == {"work.backup_old"}
 
 
 GOOD_SECRET = os.urandom(32).hex()
 
 
 def test_site_without_bootstrap_is_found(broken: Broken) -> None:
-    names = faults(site.look_at_site(broken(secret_key=GOOD_SECRET, metrics_token="")))
+    names = faults(site.check_site(broken(secret_key=GOOD_SECRET, metrics_token="")))
     assert names == {"site.nobody", "site.no_pool"}
 
 
@@ -299,7 +299,7 @@ def test_a_site_s_own_faults_are_found(broken: Broken) -> None:
     User.objects.create_superuser("ada@example.org")
     ResourcePool.objects.create(name="small", flavor="cpu", capacity=8)
     bad = broken(secret_key="changeme" * 8, debug=True, metrics_token="abc")
-    findings = list(site.look_at_site(bad))
+    findings = list(site.check_site(bad))
     assert faults(findings) == {"site.debug", "site.short_secret", "site.no_second_factor"}
-    [message] = [finding.told for finding in findings if finding.fault == "site.short_secret"]
+    [message] = [finding.observation for finding in findings if finding.fault == "site.short_secret"]
     assert "LAMINAR_SECRET_KEY" in message and "LAMINAR_METRICS_TOKEN" in message and "changeme" not in message

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.live.assets import fetching
-from engine.live.assets.fetching import NotGiven, Source
+from engine.live.assets.fetching import AssetRefused, Source
 from engine.spec.asset_manifest import PART_BYTES, AssetManifest, ManifestFile
 
 CONTENTS = {"a.jsonl": bytes(range(256)) * (PART_BYTES // 256) + b"the rest", "b.jsonl": b"small"}
@@ -82,7 +82,7 @@ def source(server: Server) -> Source:
 
 def fill(server: Server, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    source(server).fill(folder, "asset_x", MANIFEST, still_here=lambda: None)
+    source(server).fill(folder, "asset_x", MANIFEST, report_progress=lambda: None)
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
@@ -144,6 +144,6 @@ def test_manifest_is_accepted_by_its_hash_only(server: Server) -> None:
 
 def test_refusal_of_an_ended_attempt_is_not_retried(server: Server, tmp_path: Path) -> None:
     server.answer = lambda number, path: (401, b"", "")
-    with pytest.raises(NotGiven):
+    with pytest.raises(AssetRefused):
         source(server).manifest("asset_x", MANIFEST.sha256)
     assert len(server.requests) == 1

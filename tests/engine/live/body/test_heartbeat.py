@@ -25,7 +25,7 @@ from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.messages.to_manager import PartReported
 from engine.policy.progress import LOOP
 from engine.policy.recovery import Patience
-from engine.signs import at_work, still_here
+from engine.progress import report_progress, working
 from tests.engine.pipeline.brain_builders import of
 
 PART = rollout_address(0)
@@ -36,7 +36,7 @@ LONGER_THAN_EVER_S = 700
 
 class OrdersWork:
     def handle(self, message: Message, now: float) -> list[Effect]:
-        return [] if isinstance(message, Tick) else [ReportProgress(heard=())]
+        return [] if isinstance(message, Tick) else [ReportProgress(acknowledged=())]
 
 
 class WorkingBody:
@@ -124,7 +124,7 @@ def test_body_that_loads_longer_than_any_limit_is_kept() -> None:
 
     def load() -> None:
         while not is_over.wait(0.001):
-            with at_work("load"):
+            with working("load"):
                 pass
 
     done = judged_by_news(WorkingActor(lambda: None, at_start=load), seconds=LONGER_THAN_EVER_S)
@@ -137,7 +137,7 @@ def test_loop_that_signs_while_it_waits_is_kept() -> None:
 
     def wait() -> None:
         while not is_over.wait(0.001):
-            still_here()
+            report_progress()
 
     done = judged_by_news(WorkingActor(wait), seconds=LONGER_THAN_EVER_S)
     is_over.set()
@@ -167,7 +167,7 @@ def test_model_load_that_hangs_is_replaced_in_two_minutes(monkeypatch: pytest.Mo
     def hang(*arguments: Any) -> None:
         num_read[0] += 1
         if num_read[0] == 7:
-            with at_work("load"):
+            with working("load"):
                 is_stuck.set()
                 is_over.wait()
         fill(*arguments)

@@ -27,7 +27,7 @@ from engine.pipeline.messages.addresses import (
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import BatchWanted, TrainingEnded
 from engine.pipeline.messages.to_driver import PauseAsked
-from engine.pipeline.messages.to_manager import HostsSeen, PartLost, PartReported
+from engine.pipeline.messages.to_manager import HostsObserved, PartLost, PartReported
 from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
@@ -78,8 +78,8 @@ def test_every_component_repeats_its_decisions() -> None:
     assert {type(brain) for brain, _, _ in RECORDED} == {
         DataBrain, RolloutBrain, RelayBrain, TrainerBrain, ManagerBrain, DriverBrain,
     }  # fmt: skip
-    for brain, heard, decided in RECORDED:
-        assert [brain.handle(message, now) for now, message in heard] == decided and decided
+    for brain, received, decided in RECORDED:
+        assert [brain.handle(message, now) for now, message in received] == decided and decided
 
 
 SPEC = JobSpec(name="recorded")
@@ -92,7 +92,7 @@ PLACES = plan_places(HOSTS, NEEDS, num_replicas=1)
 
 
 @pytest.mark.parametrize(
-    ("part", "brain", "built_with", "heard"),
+    ("part", "brain", "built_with", "received"),
     [
         (
             DATA,
@@ -147,23 +147,23 @@ PLACES = plan_places(HOSTS, NEEDS, num_replicas=1)
             [
                 PartReported(part=TRAINER, incarnation=0),
                 Tick(),
-                HostsSeen(hosts=HOSTS),
+                HostsObserved(hosts=HOSTS),
                 PartLost(part=DATA, incarnation=0, reason="killed"),
-                HostsSeen(hosts=()),
+                HostsObserved(hosts=()),
             ],
         ),
     ],
 )
 def test_recording_replays_and_another_history_diverges(
-    part: Address, brain: Any, built_with: Mapping[str, object], heard: list[Message], tmp_path: Path
+    part: Address, brain: Any, built_with: Mapping[str, object], received: list[Message], tmp_path: Path
 ) -> None:
     file = tmp_path / "log.jsonl"
     recording = Recording(file, part=part, built_with=built_with)
-    for now, message in enumerate(heard):
+    for now, message in enumerate(received):
         recording.note(float(now), message, brain.handle(message, float(now)))
     name, decisions = replay(file)
     replayed = list(decisions)
-    assert name == part and len(replayed) == len(heard)
+    assert name == part and len(replayed) == len(received)
     assert all(decision.is_the_same for decision in replayed) and any(decision.effects for decision in replayed)
     file.write_text(file.read_text().replace('"decided":"', '"decided":"x'))
     assert not any(decision.is_the_same for decision in replay(file)[1])

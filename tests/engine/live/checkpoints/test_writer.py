@@ -23,7 +23,7 @@ from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.records import DataProgress
 from engine.policy.progress import LOOP
 from engine.policy.recovery import Patience
-from engine.signs import at_work
+from engine.progress import working
 from engine.training.checkpoint.folder import write_checkpoint
 from tests.engine.pipeline.brain_builders import of
 
@@ -115,8 +115,8 @@ def test_checkpoint_write_and_read_back_report_progress(
     serials: list[int] = []
     for heartbeat in islice(heartbeats_of(large), 60_000):
         assert heartbeat.piece.what in (LOOP, "start", "the disk")
-        serials += [piece.serial for piece in heartbeat.beside]
-        if serials and serials[-1] > 2 * MEGABYTES:  # two signs for each megabyte that is read back
+        serials += [piece.serial for piece in heartbeat.worker_pieces]
+        if serials and serials[-1] > 2 * MEGABYTES:  # two progress for each megabyte that is read back
             break
     assert serials[-1] > 2 * MEGABYTES and len(set(serials)) > 5, "progress comes in small steps"
 
@@ -143,7 +143,7 @@ def test_trainer_that_waits_for_a_slow_disk_is_kept(
 
     def write_slowly(folder: Path) -> None:
         while not is_over.wait(0.001):
-            with at_work("write"):
+            with working("write"):
                 pass
 
     heartbeats = heartbeats_of(write_slowly, write_slowly, write_slowly)

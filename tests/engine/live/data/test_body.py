@@ -13,7 +13,7 @@ from engine.pipeline.effects import Persist
 from engine.pipeline.journal import StepTrained
 from engine.policy.progress import SLOWEST_SYNC_S
 from engine.policy.recovery import Patience
-from engine.signs import Signs
+from engine.progress import LoopProgress
 from tests.engine.pipeline.brain_builders import PLAN
 
 
@@ -21,7 +21,7 @@ from tests.engine.pipeline.brain_builders import PLAN
 def test_disk_waits_may_last_as_long_as_the_slowest_wait(
     with_snapshot: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signs = Signs()
+    progress = LoopProgress()
     allowed_s: list[float] = []
     loop = threading.get_ident()
 
@@ -29,13 +29,13 @@ def test_disk_waits_may_last_as_long_as_the_slowest_wait(
         real = getattr(os, call)
 
         def spy(*arguments: object, **options: object) -> object:
-            piece = signs.piece if threading.get_ident() == loop else signs.beside[0]
+            piece = progress.piece if threading.get_ident() == loop else progress.worker_pieces[0]
             allowed_s.append(Patience().standstill_s(piece))
             return real(*arguments, **options)
 
         monkeypatch.setattr(os, call, spy)
 
-    with signs.heard_here():
+    with progress.attached():
         journal = JournalFile(tmp_path)
         body = DataBody(DataBrain(PLAN), journal)
         for call in ("fsync", "rename", "unlink"):

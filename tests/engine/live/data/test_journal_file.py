@@ -31,7 +31,7 @@ from engine.pipeline.records import (
     VersionRun,
 )
 from engine.policy.lineage import Lineage, WeightsId
-from engine.signs import Signs
+from engine.progress import LoopProgress
 
 TRAJECTORY = Trajectory(
     key=SampleKey(group=GroupKey(ordinal=3, evaluation=None), sample=1),
@@ -232,16 +232,16 @@ def test_failed_snapshot_raises_in_finish_and_append(tmp_path: Path) -> None:
 
 def test_snapshot_reports_progress_per_trajectory(tmp_path: Path) -> None:
     many = snapshot_of([large(ordinal) for ordinal in range(50)])
-    signs = Signs()
-    with signs.heard_here():
+    progress = LoopProgress()
+    with progress.attached():
         journal = JournalFile(tmp_path)
         journal.start_snapshot(many)
         journal.close()
-        [beside] = signs.beside
+        [beside] = progress.worker_pieces
         assert beside.serial >= 50
-        before = signs.piece.serial
+        before = progress.piece.serial
         assert read_journal(tmp_path) == (many, [])
-    assert signs.piece.serial - before >= 50
+    assert progress.piece.serial - before >= 50
     longest = max(len(body) for file in tmp_path.iterdir() for body, _ in frames(file.read_bytes()))
     assert longest < 2 * 4 * 10_000, "only the last frame grows with their number, by one offset each"
 

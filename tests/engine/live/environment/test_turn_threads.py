@@ -82,7 +82,7 @@ def test_prompt_is_requested_like_a_turn() -> None:
     asking = Asking()
     key = SampleKey(group=GroupKey(ordinal=7), sample=0)
     asking.threads.ask(Ask(by=REPLICA, key=key, prompt=None, turns=()))
-    prompt = asking.next()[1].said
+    prompt = asking.next()[1].result
     assert isinstance(prompt, Prompt) and prompt.text == "train 7"
 
 
@@ -92,7 +92,7 @@ def test_error_of_a_grader_is_a_failure_not_a_verdict(turn: str, num_calls: int)
     asking.threads.ask(ask(0, turn))
     _, answer = asking.next()
     shown = f"(prompt train/{ask(0, turn).key.group.ordinal}, {ask(0, turn).prompt.text!r}, answered {turn!r})"  # type: ignore[union-attr]
-    assert answer.said in (
+    assert answer.result in (
         Failure(kind="error", reason=f"ZeroDivisionError: of course {shown}"),
         Failure(kind="error", reason=f"GraderError: busy {shown}"),
     )
@@ -102,7 +102,7 @@ def test_error_of_a_grader_is_a_failure_not_a_verdict(turn: str, num_calls: int)
 def test_grader_that_reports_a_timeout_fails_as_timeout() -> None:
     asking = Asking()
     asking.threads.ask(ask(0, "late"))
-    failure = asking.next()[1].said
+    failure = asking.next()[1].result
     assert isinstance(failure, Failure) and failure.kind == "timeout"
 
 
@@ -110,7 +110,7 @@ def test_hung_grader_times_out_and_its_late_answer_is_dropped() -> None:
     asking = Asking(timeout_s=0.05)
     asking.threads.ask(ask(0, "wait"))
     _, answer = asking.next()
-    failure = answer.said
+    failure = answer.result
     assert isinstance(failure, Failure) and failure.kind == "timeout"
     assert failure.reason.startswith("no answer within 0.05 s to ")
     asking.environment.gate.set()
@@ -126,7 +126,7 @@ def test_excused_waits_extend_the_deadline_of_an_answer() -> None:
     assert asking.next()[1].id[0].sample == 1, "the later request timed out first"
     asking.environment.gate.set()
     _, answer = asking.next()
-    assert (answer.id[0].sample, answer.said) == (0, RIGHT)
+    assert (answer.id[0].sample, answer.result) == (0, RIGHT)
 
 
 def test_time_in_the_queue_does_not_count_as_call_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +135,10 @@ def test_time_in_the_queue_does_not_count_as_call_time(monkeypatch: pytest.Monke
     for sample in range(4):
         asking.threads.ask(ask(sample, "queue"))
     other.threads.ask(ask(0, "wait"))
-    assert isinstance(other.next()[1].said, Failure), "a timeout has passed"
+    assert isinstance(other.next()[1].result, Failure), "a timeout has passed"
     asking.environment.gate.set()
     answers = sorted((asking.next()[1] for _ in range(4)), key=lambda answer: answer.id[0].sample)
-    assert [answer.said for answer in answers] == [RIGHT] * 4
+    assert [answer.result for answer in answers] == [RIGHT] * 4
     assert [answer.num_before for answer in answers] == [0, 1, 2, 3]
     assert all(1.0 < answer.waited_s <= answer.seconds for answer in answers)
     other.environment.gate.set()
@@ -150,7 +150,7 @@ def test_queued_calls_fail_once_too_many_hang(monkeypatch: pytest.MonkeyPatch) -
     asking = Asking(timeout_s=0.05)
     for sample in range(6):
         asking.threads.ask(ask(sample, "wait"))
-    reasons = [str(asking.next()[1].said) for _ in range(6)]
+    reasons = [str(asking.next()[1].result) for _ in range(6)]
     assert sum("calls of the environment hang" in reason for reason in reasons) >= 3, reasons
     asking.environment.gate.set()
 
@@ -170,7 +170,7 @@ def test_process_freeze_is_not_charged_to_the_environment(monkeypatch: pytest.Mo
     asking.threads.ask(ask(1, "quick"))
     assert asking.next()[1].id[0].sample == 1, "no request timed out on waking"
     asking.environment.gate.set()
-    assert asking.next()[1].said == RIGHT
+    assert asking.next()[1].result == RIGHT
 
 
 @pytest.mark.long
@@ -182,7 +182,7 @@ def test_environment_that_always_hangs_is_refused_at_last() -> None:
         asking.next()
         sample += 1
     asking.threads.ask(ask(-1, "quick"))
-    failure = asking.next()[1].said
+    failure = asking.next()[1].result
     assert isinstance(failure, Failure) and "calls of the environment hang" in failure.reason
     asking.environment.gate.set()
 
@@ -197,7 +197,7 @@ def test_repeated_ask_joins_and_last_caller_gets_the_answer() -> None:
     assert to == rollout_address(1)
     asking.threads.ask(ask(0, "wait", by=rollout_address(2)))
     to, answer = asking.next()
-    assert (to, answer.said) == (rollout_address(2), RIGHT)
+    assert (to, answer.result) == (rollout_address(2), RIGHT)
     assert asking.environment.num_calls == 1
 
 

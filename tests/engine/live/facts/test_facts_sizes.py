@@ -31,7 +31,7 @@ from engine.pipeline.records import (
 )
 from engine.pipeline.trainer.choice import Choice
 from engine.policy.lineage import WeightsId
-from engine.sinks.lines import LinesSaid
+from engine.sinks.lines import TakenLines
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import (
     LONGEST_LINE,
@@ -193,9 +193,9 @@ def test_facts_stay_within_their_byte_rate() -> None:
     assert max(map(size, sink.bodies)) < MOST_BYTES
 
 
-def lines(num: int, text: str = "x", *, component: str = "rollout-0", num_dropped: int = 0) -> LinesSaid:
+def lines(num: int, text: str = "x", *, component: str = "rollout-0", num_dropped: int = 0) -> TakenLines:
     line = LogLine(at=datetime(2026, 1, 1, tzinfo=UTC), level="info", message=text)
-    return LinesSaid(component=component, lines=(line,) * num, num_dropped=num_dropped)
+    return TakenLines(component=component, lines=(line,) * num, num_dropped=num_dropped)
 
 
 def test_long_lines_are_split_and_dropped_lines_count_once() -> None:

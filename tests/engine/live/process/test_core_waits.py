@@ -10,7 +10,7 @@ from engine import thread_times
 from engine.live.process import core_waits
 from engine.live.process.core_waits import (
     Looks,
-    ProcessSeen,
+    ProcessTimes,
     look_at,
     own_process,
     process_of,
@@ -28,7 +28,7 @@ def thread(state: str, *, ran_s: float = 0.0, waited_s: float = 0.0, num_turns: 
 
 
 def between(before: ThreadTimes, after: ThreadTimes, *, lasts_s: float = 10.0) -> float:
-    return waited_between_s(ProcessSeen(at=0.0, threads={1: before}), ProcessSeen(at=lasts_s, threads={1: after}))
+    return waited_between_s(ProcessTimes(at=0.0, threads={1: before}), ProcessTimes(at=lasts_s, threads={1: after}))
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_wait_between_two_looks(before: ThreadTimes, after: ThreadTimes, waited_
 
 def test_longest_thread_wait_is_the_wait_of_the_process() -> None:
     asleep, queued = thread("S"), thread("R")
-    before = ProcessSeen(at=0.0, threads={1: asleep, 2: queued, 3: asleep})
-    after = ProcessSeen(at=4.0, threads={1: asleep, 2: queued, 9: queued})
+    before = ProcessTimes(at=0.0, threads={1: asleep, 2: queued, 3: asleep})
+    after = ProcessTimes(at=4.0, threads={1: asleep, 2: queued, 9: queued})
     assert waited_between_s(before, after) == 4.0
 
 
@@ -117,9 +117,9 @@ def test_host_without_statistics_reports_no_wait(monkeypatch: pytest.MonkeyPatch
 
 def test_first_look_reports_no_wait() -> None:
     looks, queued = Looks(), {1: thread("R")}
-    assert looks.waited_s("part", ProcessSeen(at=0.0, threads=queued)) == 0.0
-    assert looks.waited_s("part", ProcessSeen(at=1.0, threads=queued)) == 1.0
+    assert looks.waited_s("part", ProcessTimes(at=0.0, threads=queued)) == 0.0
+    assert looks.waited_s("part", ProcessTimes(at=1.0, threads=queued)) == 1.0
     assert looks.waited_s("part", None) == 0.0
-    assert looks.waited_s("part", ProcessSeen(at=9.0, threads=queued)) == 0.0, "sampling starts over"
+    assert looks.waited_s("part", ProcessTimes(at=9.0, threads=queued)) == 0.0, "sampling starts over"
     looks.keep_only(lambda part: False)
-    assert looks.waited_s("part", ProcessSeen(at=10.0, threads=queued)) == 0.0
+    assert looks.waited_s("part", ProcessTimes(at=10.0, threads=queued)) == 0.0

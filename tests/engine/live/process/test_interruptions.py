@@ -10,7 +10,7 @@ from engine.live.process.interruptions import (
     PausedEarly,
     RefusedByControlPlane,
 )
-from engine.signs import Signs
+from engine.progress import LoopProgress
 from engine.sinks.control_plane import Refused, StaleFence
 from engine.spec.control import ControlRequest
 
@@ -26,12 +26,12 @@ def interruptions_of(*batches: list[ControlRequest], max_runtime_s: float = 60.0
 
 
 def test_each_check_for_requests_is_a_sign_of_progress() -> None:
-    signs, interruptions = Signs(), interruptions_of()
-    with signs.heard_here():
+    progress, interruptions = LoopProgress(), interruptions_of()
+    with progress.attached():
         for look in (interruptions.listen, interruptions.check):
-            before = signs.piece.serial
+            before = progress.piece.serial
             look()
-            assert signs.piece.serial == before + 1
+            assert progress.piece.serial == before + 1
 
 
 def test_run_gets_requests_in_their_order() -> None:

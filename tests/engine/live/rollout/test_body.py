@@ -48,7 +48,15 @@ from engine.pipeline.messages.to_rollout import (
     WeightsInstalled,
 )
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import GroupKey, GroupTask, HeardUpTo, HeldGroup, SampleKey, SampleProgress, Trajectory
+from engine.pipeline.records import (
+    AcknowledgedProgress,
+    GroupKey,
+    GroupTask,
+    HeldGroup,
+    SampleKey,
+    SampleProgress,
+    Trajectory,
+)
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import InFlight
@@ -168,7 +176,7 @@ class Replica:
             answer = conclude(self.environment, ask.prompt, ask.turns)
         else:
             answer = self.environment.respond(ask.prompt, ask.turns)
-        self.receive(self.body.on_answers([Answer(id=ask.id, said=answer)]))
+        self.receive(self.body.on_answers([Answer(id=ask.id, result=answer)]))
 
     def receive(self, messages: list[Message]) -> None:
         for message in messages:
@@ -422,13 +430,16 @@ def test_reported_progress_suffices_to_resume_after_replica_loss() -> None:
     lost.answer()
     lost.steps(3)
     keys = [SampleKey(group=GROUP, sample=sample) for sample in SAMPLES]
-    [begun] = lost.body.perform(ReportProgress(heard=tuple(HeardUpTo(key=key, telling=1) for key in keys)))
+    [begun] = lost.body.perform(
+        ReportProgress(acknowledged=tuple(AcknowledgedProgress(key=key, sample_run=1) for key in keys))
+    )
     assert isinstance(begun, ProgressReported)
     lost.steps(2)
-    heard = tuple(
-        HeardUpTo(key=each.key, telling=1, num_tokens=each.num_tokens, mark=each.mark) for each in begun.progress
+    acknowledged = tuple(
+        AcknowledgedProgress(key=each.key, sample_run=1, num_tokens=each.num_tokens, mark=each.mark)
+        for each in begun.progress
     )
-    [grown] = lost.body.perform(ReportProgress(heard=heard))
+    [grown] = lost.body.perform(ReportProgress(acknowledged=acknowledged))
     assert isinstance(grown, ProgressReported)
     assert [each.num_tokens - each.since for each in grown.progress] == [2] * len(grown.progress)
     reported = ProgressReported(progress=tuple(known_to_data(begun, grown)))
@@ -447,7 +458,7 @@ def test_reported_progress_suffices_to_resume_after_replica_loss() -> None:
 def known_to_data(begun: ProgressReported, grown: ProgressReported) -> Iterator[SampleProgress]:
     by_key = {each.key: each for each in begun.progress}
     for each in grown.progress:
-        account = Account(by_key[each.key], teller=(0, 0))
+        account = Account(by_key[each.key], reporter=(0, 0))
         account.take(each)
         yield account.progress(each.key)
 

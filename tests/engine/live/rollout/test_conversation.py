@@ -6,7 +6,7 @@ from engine.environments.port import Observation, Prompt, Turn, Verdict
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
 from engine.live.environment.turns import Answer
 from engine.live.rollout.conversation import HISTORY_REWRITTEN, Conversation, sampling_of
-from engine.live.rollout.telling import full_progress, restored
+from engine.live.rollout.progress_codec import full_progress, unpack_progress
 from engine.live.rollout.wording import DecodedTurn, Rendered
 from engine.pipeline.records import Failure, GroupKey, SampleKey, VersionRun
 from engine.policy.lineage import WeightsId
@@ -120,9 +120,9 @@ def test_moved_conversation_is_a_copy_with_its_partial_turn() -> None:
     partial = SequenceProgress(token_ids=(5,), logprobs=(-5.0,), versions=(8,))
     moved = full_progress(talk, partial, named)
     observe(talk, [9], "later")
-    assert moved.num_tokens == 4 and len(moved.said) == 4 * 8
+    assert moved.num_tokens == 4 and len(moved.packed_tokens) == 4 * 8
     assert [run.num_tokens for run in moved.runs] == [3, 1]
-    resumed = restored(moved)
+    resumed = unpack_progress(moved)
     assert resumed is not None and resumed.response_ids == [3, 8, 8]
     request = resumed.request()
     assert request.progress == partial
@@ -163,7 +163,7 @@ def test_new_segment_rereads_history_and_keeps_each_sample_once() -> None:
     talk.add_turn(replace(output(5, 6), routes=b"ABCDE"), decoded("two"), named)
     observe(talk, [8], "seen")
     assert talk.request().prompt_ids == (1, 7, 8, 9, 5, 6, 8)
-    moved = restored(full_progress(talk, None, named))
+    moved = unpack_progress(full_progress(talk, None, named))
     assert moved is not None and moved.request() == talk.request() and moved.breaks == talk.breaks
     talk.add_turn(output(2), decoded("three"), named)
     trajectory = talk.judged(VERDICT)
@@ -186,7 +186,7 @@ def test_utterances_carry_author_tool_duration_and_error() -> None:
     talk.add_turn(output(3, 4), decoded("I ask. <tool>add 1 2</tool>"), named)
     talk.observed.append(Observation(text="3", role="tool", tool="add", arguments="1 2", error="it is slow"))
     talk.observe(Rendered(ids=(8, 9, 8), text="<tool_response>\n3\n</tool_response>"), seconds=0.25)
-    moved = restored(full_progress(talk, None, named))
+    moved = unpack_progress(full_progress(talk, None, named))
     assert moved is not None
     moved.add_turn(output(5), decoded("It is 3."), named)
     content = moved.judged(replace(VERDICT, parts={"right": 1.0})).content
@@ -213,7 +213,7 @@ def test_waits_for_the_environment_add_up() -> None:
     talk.add_turn(output(3, 4), decoded("one"), named)
     for seconds, waited_s, num_before in ((3.0, 1.0, 7), (2.0, 0.5, 4)):
         seen = Observation(text="continue")
-        answer = Answer(id=(talk.key, 1, ""), said=seen, seconds=seconds, waited_s=waited_s, num_before=num_before)
+        answer = Answer(id=(talk.key, 1, ""), result=seen, seconds=seconds, waited_s=waited_s, num_before=num_before)
         talk.note_answer(answer)
     ended = talk.judged(VERDICT)
     assert (ended.environment_s, ended.queue_s, ended.queue_depth) == (5.0, 1.5, 7)

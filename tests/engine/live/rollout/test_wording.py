@@ -64,7 +64,7 @@ class Talk:
         self.wording = Wording.of_model(folder, ModelSpec(source=str(folder), **model))
         self.tokenizer = Tokenizer.from_folder(folder)
         self.prompt = opening
-        opened = self.wording.opened(opening)
+        opened = self.wording.render_prompt(opening)
         self.ids, self.segment_text = list(opened.ids), opened.text
         self.sampled: list[tuple[int, ...]] = []
         self.turns: list[Turn] = []
@@ -72,7 +72,7 @@ class Talk:
         self.rewrites: list[bool] = []
 
     def say(self, ids: Sequence[int]) -> None:
-        decoded = self.wording.heard(ids)
+        decoded = self.wording.decode(ids)
         self.ids += ids
         self.sampled.append(tuple(ids))
         self.segment_text += decoded.exact_text
@@ -80,7 +80,7 @@ class Talk:
 
     def observe(self, text: str, role: Role) -> None:
         self.observed.append(Observation(text=text, role=role))
-        rendered = self.wording.continued(self.prompt, self.segment_text, self.turns, self.observed)
+        rendered = self.wording.render_observation(self.prompt, self.segment_text, self.turns, self.observed)
         self.rewrites.append(rendered.starts_segment)
         if rendered.starts_segment:
             self.ids, self.segment_text = [], ""
@@ -208,9 +208,9 @@ def test_plain_chat_reads_prompts_without_a_template(qwen3: Path) -> None:
 
 def test_plain_model_reads_texts_and_refuses_messages() -> None:
     plain = Wording.of_model(DEMO_FOLDER, ModelSpec())
-    assert plain.opened(prompt("3 + 8 =")).ids == tuple(Tokenizer.from_folder(DEMO_FOLDER).encode("3 + 8 ="))
+    assert plain.render_prompt(prompt("3 + 8 =")).ids == tuple(Tokenizer.from_folder(DEMO_FOLDER).encode("3 + 8 ="))
     with pytest.raises(ValueError, match="needs a model with a chat template"):
-        plain.opened(prompt(messages=({"role": "user", "content": "3 + 8 ="},)))
+        plain.render_prompt(prompt(messages=({"role": "user", "content": "3 + 8 ="},)))
     for model in ({"chat": "template"}, {"chat_options": {"enable_thinking": True}}):
         with pytest.raises(ValueError, match=r"^model\.chat: demo has no chat template"):
             Wording.of_model(DEMO_FOLDER, ModelSpec.model_validate(model))
@@ -269,7 +269,7 @@ class Talking:
                 ask = self.asks.popleft()
                 prompt = ask.prompt
                 reply = self.environment.respond(prompt, ask.turns) if prompt else self.environment.prompt("train", 5)
-                self.samples.on_answers([Answer(id=ask.id, said=reply)])
+                self.samples.on_answers([Answer(id=ask.id, result=reply)])
             self.samples.decode()
             ended += self.samples.hand_in()
         return sorted(ended, key=lambda each: each.key.sample)

@@ -11,7 +11,7 @@ import pytest
 from engine.live.process.interruptions import Fenced
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.policy.placement import NoSandbox
-from engine.sinks.lines import LinesSaid
+from engine.sinks.lines import TakenLines
 from engine.sinks.memory import MemorySink
 from engine.spec.control import ControlRequest
 from engine.spec.facts import LogLine, LogLines, RunFinished
@@ -19,7 +19,7 @@ from engine.spec.job import JobSpec, ModelSpec
 from tests.engine.models.families.test_agreement import whole
 
 SPEC = JobSpec(name="an attempt")
-TRACEBACK = LinesSaid(
+TRACEBACK = TakenLines(
     component="environment",
     lines=(LogLine(at=datetime(2026, 1, 1, tzinfo=UTC), level="error", message="ZeroDivisionError"),),
     num_dropped=0,

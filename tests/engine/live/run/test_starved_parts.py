@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.live.process.core_waits import ProcessNamed, ProcessSeen, process_of
+from engine.live.process.core_waits import ProcessNamed, ProcessTimes, process_of
 from engine.live.run import starved_parts
 from engine.live.run.starved_parts import SILENT_AFTER_S, StarvedParts
 from engine.pipeline.messages.addresses import Address, relay_address, rollout_address
@@ -67,15 +67,15 @@ class FarHost:
         assert part == OTHER
         return self
 
-    def remote(self, process: str) -> ProcessSeen:
+    def remote(self, process: str) -> ProcessTimes:
         self.inspected.append(process)
         self.at += 1.0
-        return ProcessSeen(at=self.at, threads={1: ThreadTimes(state="R", ran_ns=0, waited_ns=0, num_turns=1)})
+        return ProcessTimes(at=self.at, threads={1: ThreadTimes(state="R", ran_ns=0, waited_ns=0, num_turns=1)})
 
-    def wait(self, answers: list[ProcessSeen], timeout: float) -> tuple[list[ProcessSeen], list[ProcessSeen]]:
+    def wait(self, answers: list[ProcessTimes], timeout: float) -> tuple[list[ProcessTimes], list[ProcessTimes]]:
         return answers, []
 
-    def get(self, answer: ProcessSeen, timeout: float) -> ProcessSeen:
+    def get(self, answer: ProcessTimes, timeout: float) -> ProcessTimes:
         return answer
 
 

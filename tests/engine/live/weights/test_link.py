@@ -25,7 +25,7 @@ from engine.live.weights.offered_bytes import OfferedBytes, Reach
 from engine.live.weights.segments import FOLDER, Segment, lent_folder, map_shared, sweep
 from engine.pipeline.messages.addresses import TRAINER, Address, relay_address
 from engine.pipeline.messages.message import Message
-from engine.pipeline.messages.to_relay import ClaimSeen, WeightsOffered
+from engine.pipeline.messages.to_relay import ClaimObserved, WeightsOffered
 from engine.pipeline.messages.to_trainer import MasterElected, VersionStored
 from engine.pipeline.relay.brain import RelayBrain
 from engine.policy.lineage import WeightsId
@@ -143,7 +143,7 @@ class Pair:
         """Confirms a relay that wants to lead."""
         for wish in self.to_trainer:
             if isinstance(wish, MasterElected) and wish.incarnation is not None:
-                seen = ClaimSeen(claim=wish.claim, incarnation=wish.incarnation)
+                seen = ClaimObserved(claim=wish.claim, incarnation=wish.incarnation)
                 self._send(relay_address(wish.host), seen)
                 return True
         return False

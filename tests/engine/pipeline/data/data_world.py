@@ -44,7 +44,15 @@ from engine.pipeline.messages.to_rollout import (
 )
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import DataProgress, HeardUpTo, Move, SampleKey, SampleProgress, Trajectory, VersionRun
+from engine.pipeline.records import (
+    AcknowledgedProgress,
+    DataProgress,
+    Move,
+    SampleKey,
+    SampleProgress,
+    Trajectory,
+    VersionRun,
+)
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.policy.lineage import WeightsId
 from tests.engine.pipeline.brain_builders import Disk, served
@@ -72,23 +80,23 @@ class Body:
                 key=key,
                 num_tokens=self.num_tokens[key],
                 runs=(VersionRun(weights=self.weights[key], num_tokens=self.num_tokens[key]),),
-                said=bytes(self.words[key]),
+                packed_tokens=bytes(self.words[key]),
             )
             for key in keys
             if key in self.running
         )
 
-    def said_since(self, heard: Sequence[HeardUpTo]) -> tuple[SampleProgress, ...]:
-        by_key = {each.key: each for each in heard}
+    def said_since(self, acknowledged: Sequence[AcknowledgedProgress]) -> tuple[SampleProgress, ...]:
+        by_key = {each.key: each for each in acknowledged}
         return tuple(
             replace(
                 whole,
                 runs=tuple(
                     replace(run, num_tokens=run.num_tokens - by_key[whole.key].num_tokens) for run in whole.runs
                 ),
-                said=whole.said[by_key[whole.key].num_tokens :],
+                packed_tokens=whole.packed_tokens[by_key[whole.key].num_tokens :],
                 since=by_key[whole.key].num_tokens,
-                telling=by_key[whole.key].telling,
+                sample_run=by_key[whole.key].sample_run,
             )
             for whole in self.said(list(by_key))
         )
@@ -191,7 +199,7 @@ class DataWorld:
                 case ReportProgress():
                     for key in body.running:
                         self._speak(body, key)
-                    self._receive(self._address(body), ProgressReported(progress=body.said_since(effect.heard)))
+                    self._receive(self._address(body), ProgressReported(progress=body.said_since(effect.acknowledged)))
                 case InstallWeights():
                     self._install(body, effect)
                 case _:
@@ -214,7 +222,7 @@ class DataWorld:
         for run in () if progress is None else progress.runs:
             assert run.weights == weights, f"{key} of {run.weights} resumes on {weights}"
         body.running[key], body.weights[key] = lease, weights
-        words = b"" if progress is None else progress.said
+        words = b"" if progress is None else progress.packed_tokens
         assert len(words) == (0 if progress is None else progress.num_tokens), f"{key} resumes from {words!r}"
         generated = self.words.setdefault(key, {b""})
         assert words in generated, f"no run of {key} generated {words!r}: {generated}"

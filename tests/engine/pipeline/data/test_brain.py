@@ -66,7 +66,7 @@ def test_evaluation_orders_idle_replica_to_hold_its_version() -> None:
     data.train(1)
     (grant,) = to_replica(data.handle(BatchWanted(step=2)), 0)
     assert grant.to_hold == WeightsId(0, 1) and grant.tasks == ()
-    tasks = granted(data.sync(version=1, wants=8, told_to_hold=WeightsId(0, 1)))
+    tasks = granted(data.sync(version=1, wants=8, ordered_weights=WeightsId(0, 1)))
     assert [task.exact for task in tasks[:2]] == [WeightsId(0, 1)] * 2
 
 
@@ -161,7 +161,7 @@ def test_unfinished_window_holds_replicas_at_its_weights() -> None:
     data = DataWithDisk(replace(PLAN, schedule=PRESETS["stream"], max_batch=80)).past_the_evaluation()
     (grant,) = to_replica(data.sync(wants=2), 0)
     assert len(grant.tasks) == 1 and grant.to_hold == WeightsId(0, 0)
-    (grant,) = to_replica(data.sync(wants=6, groups=holding(grant.tasks), told_to_hold=grant.to_hold), 0)
+    (grant,) = to_replica(data.sync(wants=6, groups=holding(grant.tasks), ordered_weights=grant.to_hold), 0)
     assert len(grant.tasks) == 3 and grant.to_hold is None, "two steps' worth are begun"
 
 

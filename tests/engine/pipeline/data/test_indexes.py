@@ -33,7 +33,7 @@ class AllMoves(Mover):
     def is_source(self, owner: Owner) -> bool:
         return any(owner == move.source for move in self._pending.values())
 
-    def hear(self, replica: KnownReplica, now: float) -> None:
+    def receive(self, replica: KnownReplica, now: float) -> None:
         for move in [move for move in self._pending.values() if move.host == replica.owner]:
             if move.weights in replica.residents and {kept.lease for kept in move.reservations} <= replica.reserved:
                 self._commit(move, replica, now)
@@ -124,7 +124,7 @@ def test_cost_of_a_message_does_not_grow_with_replicas(
     schedule: str, num_replicas: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, messages = 0, 0
-    grant, hear = KnownReplica.grant, Assignment.hear
+    grant, receive = KnownReplica.grant, Assignment.receive
 
     def counted_grant(replica: KnownReplica, to_hold: WeightsId | None) -> Send | None:
         nonlocal looks
@@ -134,9 +134,9 @@ def test_cost_of_a_message_does_not_grow_with_replicas(
     def counted_hear(assignment: Assignment, *arguments: Any) -> None:
         nonlocal messages
         messages += 1
-        hear(assignment, *arguments)
+        receive(assignment, *arguments)
 
     monkeypatch.setattr(KnownReplica, "grant", counted_grant)
-    monkeypatch.setattr(Assignment, "hear", counted_hear)
+    monkeypatch.setattr(Assignment, "receive", counted_hear)
     Fleet(setup_of(schedule, rollout_devices=num_replicas, groups_per_step=40, steps=1, warm_steps=1)).run()
     assert messages > num_replicas and looks < 4 * messages

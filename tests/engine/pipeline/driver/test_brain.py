@@ -373,7 +373,7 @@ def test_signs_of_life_in_a_step_are_progress_and_idle_turns_not() -> None:
 
 def beside(serial: int, *, constant_s: float = 0.0) -> PartReported:
     writing = Piece(what="write", serial=serial, constant_s=constant_s)
-    return PartReported(part=TRAINER, incarnation=0, piece=Piece(serial=serial), beside=(writing,))
+    return PartReported(part=TRAINER, incarnation=0, piece=Piece(serial=serial), worker_pieces=(writing,))
 
 
 def test_work_of_another_thread_is_progress_and_may_await_a_disk() -> None:

@@ -7,7 +7,7 @@ from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.placing import Placing, first_places
 from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_address, rollout_address
 from engine.pipeline.messages.message import Tick
-from engine.pipeline.messages.to_manager import HostsSeen, PartLost, PartReported, ReplicaLeft, ResizeOrdered
+from engine.pipeline.messages.to_manager import HostsObserved, PartLost, PartReported, ReplicaLeft, ResizeOrdered
 from engine.pipeline.messages.to_relay import RelaysPlaced
 from engine.policy.placement import HostView, JobNeeds, Need, Places, plan_places
 
@@ -43,11 +43,11 @@ class Cluster:
         self.now += 1.0
         for part, incarnation in self.incarnations.items():
             if part in self.at:
-                self.hear(PartReported(part=part, incarnation=incarnation))
-        self.hear(HostsSeen(hosts=self.seen()))
-        self.hear(Tick())
+                self.receive(PartReported(part=part, incarnation=incarnation))
+        self.receive(HostsObserved(hosts=self.seen()))
+        self.receive(Tick())
 
-    def hear(self, message: object) -> None:
+    def receive(self, message: object) -> None:
         for effect in self.manager.handle(message, self.now):  # type: ignore[arg-type]
             self.perform(effect)
 
@@ -82,9 +82,9 @@ class Cluster:
 
     def lose(self, name: str) -> None:
         del self.hosts[name]
-        self.hear(HostsSeen(hosts=self.seen()))  # the body reports the hosts before the losses
+        self.receive(HostsObserved(hosts=self.seen()))  # the body reports the hosts before the losses
         for part in [part for part, at in self.at.items() if name in at]:
-            self.hear(PartLost(part=part, incarnation=self.incarnations[part], reason="its process is gone"))
+            self.receive(PartLost(part=part, incarnation=self.incarnations[part], reason="its process is gone"))
         self.tick()
 
     def come(self, name: str) -> None:
@@ -140,7 +140,7 @@ def test_a_part_begins_again_on_its_own_host_while_that_is_there() -> None:
     cluster = Cluster(4, ranks=8, replicas=16)
     for part in (rollout_address(3), relay_address(1), TRAINER, DATA):
         before = cluster.at[part]
-        cluster.hear(PartLost(part=part, incarnation=0, reason="killed"))
+        cluster.receive(PartLost(part=part, incarnation=0, reason="killed"))
         assert cluster.at[part] == before and cluster.incarnations[part] == 1
 
 
@@ -166,12 +166,12 @@ def test_replicas_without_room_start_when_a_host_arrives() -> None:
 
 def test_elastic_replica_that_left_returns_to_any_free_host() -> None:
     cluster = Cluster(2, ranks=2, replicas=12, fewest=2)
-    cluster.hear(ResizeOrdered(replicas=8, within_s=5.0))
+    cluster.receive(ResizeOrdered(replicas=8, within_s=5.0))
     for number in range(8, 12):
-        cluster.hear(ReplicaLeft(replica=number, incarnation=0))
+        cluster.receive(ReplicaLeft(replica=number, incarnation=0))
     cluster.lose(next(name for name in cluster.places.relays if name not in cluster.places.ranks))
     cluster.come("other")
-    cluster.hear(ResizeOrdered(replicas=12, within_s=5.0))
+    cluster.receive(ResizeOrdered(replicas=12, within_s=5.0))
     cluster.tick()
     assert len(cluster.replicas) == 12
 

@@ -21,7 +21,7 @@ from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
     ChunksWanted,
-    ClaimSeen,
+    ClaimObserved,
     FetchFailed,
     RelaysPlaced,
     RelaySynced,
@@ -346,5 +346,5 @@ def test_lone_new_incarnation_leads_only_if_the_trainer_agrees() -> None:
     brain = RelayBrain(incarnation=1)
     [elected] = of(brain.handle(Tick(), 0.0), MasterElected)
     assert not of(offer(brain, 1), FetchWeights)
-    brain.handle(ClaimSeen(claim=elected.claim, incarnation=1), 0.1)
+    brain.handle(ClaimObserved(claim=elected.claim, incarnation=1), 0.1)
     assert of(offer(brain, 1), FetchWeights)

@@ -59,7 +59,7 @@ def test_starved_relay_declares_no_peer_dead(waited_s: float, num_buried: int) -
     members = Members(host=1, hosts=(0, 1), incarnation=0)
     members.notice_time(0.0)
     members.tick(0.0)
-    members.hear(0, incarnation=0, claim=0, now=0.0)
+    members.receive(0, incarnation=0, claim=0, now=0.0)
     for second in range(1, 10):
         members.excuse(1, waited_s, float(second))
         members.tick(float(second))

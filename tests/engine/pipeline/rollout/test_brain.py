@@ -136,7 +136,7 @@ def test_evaluation_holds_a_replica_at_its_version_until_done() -> None:
     assert of(brain.handle(served(3), 1.2), InstallWeights) == []
     assert of(brain.handle(served(2), 1.3), InstallWeights)
     (sync,) = of(brain.handle(WeightsInstalled(weights=V2), 1.4), ReplicaSynced)
-    assert (sync.weights, sync.wants, sync.told_to_hold) == (V2, 8, V2)
+    assert (sync.weights, sync.wants, sync.ordered_weights) == (V2, 8, V2)
     (wanted,) = of(brain.handle(grant(to_hold=None), 1.5), WeightsWanted)
     assert wanted.exact is None
 
@@ -274,7 +274,7 @@ def test_evaluation_on_weights_in_use_needs_no_second_copy() -> None:
     effects = brain.handle(grant(to_hold=V0), 1.4)
     assert of(effects, WeightsWanted) == []
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
-    assert (sync.weights, sync.told_to_hold) == (V0, V0)
+    assert (sync.weights, sync.ordered_weights) == (V0, V0)
 
 
 def test_load_is_reported_for_each_version() -> None:
@@ -315,8 +315,10 @@ def test_progress_of_samples_is_streamed_periodically() -> None:
     brain.handle(grant(GroupTask(key=GroupKey(ordinal=1), samples=(0,), lease=6)), 4.0)
     assert of(brain.handle(Tick(), 4.9), ReportProgress) == []
     (ask,) = of(brain.handle(Tick(), 5.0), ReportProgress)
-    assert [heard.key for heard in ask.heard] == [SampleKey(group=KEY, sample=sample) for sample in (0, 1)]
-    assert len(of(brain.handle(Tick(), 7.0), ReportProgress)[0].heard) == 3
+    assert [acknowledged.key for acknowledged in ask.acknowledged] == [
+        SampleKey(group=KEY, sample=sample) for sample in (0, 1)
+    ]
+    assert len(of(brain.handle(Tick(), 7.0), ReportProgress)[0].acknowledged) == 3
     progress = (said(KEY, 0, num_tokens=9),)
     (streamed,) = of(brain.handle(ProgressReported(progress=progress), 4.1), ProgressStreamed)
     assert (streamed.replica, streamed.progress) == (0, progress)

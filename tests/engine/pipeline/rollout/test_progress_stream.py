@@ -9,8 +9,8 @@ from engine.pipeline.data.groups import GroupBook
 from engine.pipeline.data.partials import PartialPool
 from engine.pipeline.effects import ReportProgress
 from engine.pipeline.messages.to_data import ProgressStreamed
-from engine.pipeline.messages.to_rollout import ProgressHeard
-from engine.pipeline.records import GroupKey, HeardUpTo, SampleKey, SampleProgress, VersionRun
+from engine.pipeline.messages.to_rollout import ProgressAcknowledged
+from engine.pipeline.records import AcknowledgedProgress, GroupKey, SampleKey, SampleProgress, VersionRun
 from engine.pipeline.rollout.progress_stream import ProgressStream
 from engine.policy.lineage import WeightsId
 from tests.engine.pipeline.brain_builders import of
@@ -24,11 +24,11 @@ class RunningSample:
     """A token encodes its run and position. Every tenth token is by other weights, every seventh ends a turn."""
 
     key: SampleKey
-    telling: int
+    sample_run: int
     num_tokens: int = 0
 
-    def said(self, start: int, stop: int) -> bytes:
-        return b"".join(bytes([self.telling % 256, at % 256, at // 256, 0]) for at in range(start, stop))
+    def packed_tokens(self, start: int, stop: int) -> bytes:
+        return b"".join(bytes([self.sample_run % 256, at % 256, at // 256, 0]) for at in range(start, stop))
 
     def runs(self, start: int, stop: int) -> tuple[VersionRun, ...]:
         versions = [at // 10 for at in range(start, stop)]
@@ -37,16 +37,16 @@ class RunningSample:
             for version in sorted(set(versions))
         )
 
-    def since(self, heard: HeardUpTo) -> SampleProgress:
-        mark, since = self.num_tokens // 7, heard.num_tokens
+    def since(self, acknowledged: AcknowledgedProgress) -> SampleProgress:
+        mark, since = self.num_tokens // 7, acknowledged.num_tokens
         return SampleProgress(
             key=self.key,
             num_tokens=self.num_tokens,
             runs=self.runs(since, self.num_tokens),
-            state=None if since and mark == heard.mark else f"turn {mark} of {self.telling}",
-            said=self.said(since, self.num_tokens),
+            state=None if since and mark == acknowledged.mark else f"turn {mark} of {self.sample_run}",
+            packed_tokens=self.packed_tokens(since, self.num_tokens),
             since=since,
-            telling=heard.telling,
+            sample_run=acknowledged.sample_run,
             mark=mark,
         )
 
@@ -71,32 +71,35 @@ class Both:
 
     def begin(self, number: int) -> None:
         self.num_runs += 1
-        sample = RunningSample(SampleKey(group=GROUP, sample=number), telling=self.num_runs)
+        sample = RunningSample(SampleKey(group=GROUP, sample=number), sample_run=self.num_runs)
         self.samples[number : number + 1] = [sample]
 
     def report(self) -> ProgressStreamed | None:
-        requests = of(self.stream.ask([(each.key, each.telling) for each in self.samples]), ReportProgress)
+        requests = of(self.stream.ask([(each.key, each.sample_run) for each in self.samples]), ReportProgress)
         by_key = {each.key: each for each in self.samples}
         streamed = of(
-            self.stream.stream([by_key[heard.key].since(heard) for heard in requests[0].heard]), ProgressStreamed
+            self.stream.stream(
+                [by_key[acknowledged.key].since(acknowledged) for acknowledged in requests[0].acknowledged]
+            ),
+            ProgressStreamed,
         )
         return streamed[0] if streamed else None
 
-    def hear(self, message: ProgressStreamed) -> ProgressHeard:
-        lacking = self.pool.hear(message, self.book)
+    def receive(self, message: ProgressStreamed) -> ProgressAcknowledged:
+        lacking = self.pool.receive(message, self.book)
         self.check()
-        return ProgressHeard(incarnation=0, serial=message.serial, lacking=lacking)
+        return ProgressAcknowledged(incarnation=0, serial=message.serial, lacking=lacking)
 
     def check(self) -> None:
         for sample, account in self.group.progress.items():
             known = account.progress(SampleKey(group=GROUP, sample=sample))
-            run = RunningSample(known.key, telling=account.telling, num_tokens=known.num_tokens)
+            run = RunningSample(known.key, sample_run=account.sample_run, num_tokens=known.num_tokens)
             assert known == SampleProgress(
                 key=known.key,
                 num_tokens=known.num_tokens,
                 runs=run.runs(0, known.num_tokens),
-                state=f"turn {known.num_tokens // 7} of {account.telling}",
-                said=run.said(0, known.num_tokens),
+                state=f"turn {known.num_tokens // 7} of {account.sample_run}",
+                packed_tokens=run.packed_tokens(0, known.num_tokens),
             )
 
 
@@ -104,7 +107,7 @@ class Both:
 def test_data_never_mixes_tokens_of_two_runs_of_a_sample(seed: int) -> None:
     chance, both = random.Random(seed), Both()
     to_data: list[ProgressStreamed] = []
-    to_replica: list[ProgressHeard] = []
+    to_replica: list[ProgressAcknowledged] = []
     for _ in range(60):
         for sample in both.samples:
             sample.num_tokens += chance.randrange(5)
@@ -117,18 +120,18 @@ def test_data_never_mixes_tokens_of_two_runs_of_a_sample(seed: int) -> None:
                 streamed = both.report()
                 to_data += [streamed] * chance.choice((0, 1, 1, 1, 2)) if streamed is not None else []
             case 6 | 7 | 8 if to_data:
-                heard = both.hear(to_data.pop(chance.randrange(len(to_data))))
-                to_replica += [heard] * chance.choice((0, 1, 1, 1, 2))
+                acknowledged = both.receive(to_data.pop(chance.randrange(len(to_data))))
+                to_replica += [acknowledged] * chance.choice((0, 1, 1, 1, 2))
             case _ if to_replica:
-                both.stream.hear(to_replica.pop(chance.randrange(len(to_replica))))
+                both.stream.receive(to_replica.pop(chance.randrange(len(to_replica))))
     for _ in range(3):  # no more losses
         for sample in both.samples:
             sample.num_tokens += 1
         streamed = both.report()
         assert streamed is not None
-        both.stream.hear(both.hear(streamed))
-    accounts = {sample: (account.telling, account.num_tokens) for sample, account in both.group.progress.items()}
-    assert accounts == {each.key.sample: (each.telling, each.num_tokens) for each in both.samples}
+        both.stream.receive(both.receive(streamed))
+    accounts = {sample: (account.sample_run, account.num_tokens) for sample, account in both.group.progress.items()}
+    assert accounts == {each.key.sample: (each.sample_run, each.num_tokens) for each in both.samples}
 
 
 def test_acknowledged_tokens_are_not_sent_again() -> None:
@@ -137,14 +140,14 @@ def test_acknowledged_tokens_are_not_sent_again() -> None:
         sample.num_tokens = 1
     first = both.report()
     assert first is not None and [each.since for each in first.progress] == [0, 0, 0]
-    both.stream.hear(both.hear(first))
+    both.stream.receive(both.receive(first))
     for sample in both.samples:
         sample.num_tokens = 6
     second = both.report()
     assert second is not None and not second.progress
     [growth] = second.growth
-    assert list(growth.since) == [1, 1, 1] and len(growth.said) == 3 * 5 * WIDTH
-    both.stream.hear(both.hear(second))
+    assert list(growth.since) == [1, 1, 1] and len(growth.packed_tokens) == 3 * 5 * WIDTH
+    both.stream.receive(both.receive(second))
     assert both.report() is None, "nothing is new"
 
 
@@ -156,7 +159,7 @@ def test_lost_tokens_are_sent_with_the_new_ones() -> None:
         streamed = both.report()
         assert streamed is not None
         if num_tokens != 3:
-            both.stream.hear(both.hear(streamed))
+            both.stream.receive(both.receive(streamed))
     assert {account.num_tokens for account in both.group.progress.values()} == {5}
 
 
@@ -167,9 +170,9 @@ def test_restarted_data_gets_whole_samples() -> None:
             sample.num_tokens = num_tokens
         streamed = both.report()
         assert streamed is not None
-        heard = both.hear(streamed)
-        assert len(heard.lacking) == (3 if num_tokens == 2 else 0)
-        both.stream.hear(heard)
+        acknowledged = both.receive(streamed)
+        assert len(acknowledged.lacking) == (3 if num_tokens == 2 else 0)
+        both.stream.receive(acknowledged)
         if num_tokens == 1:
             both.data_dies()
     assert {account.num_tokens for account in both.group.progress.values()} == {3}

@@ -23,7 +23,7 @@ from engine.pipeline.messages.to_driver import (
     TrainerPaused,
 )
 from engine.pipeline.messages.to_manager import WeightsUpdated
-from engine.pipeline.messages.to_relay import ClaimSeen, RelaysPlaced
+from engine.pipeline.messages.to_relay import ClaimObserved, RelaysPlaced
 from engine.pipeline.messages.to_trainer import (
     BatchReady,
     BatchTrained,
@@ -294,9 +294,9 @@ def test_new_leader_is_offered_all_versions_that_it_lacks() -> None:
 def test_highest_claim_counts_and_answers_every_claim() -> None:
     brain = loaded(RELAYS)
     (send,) = [effect for effect in brain.handle(elected(2, 5, incarnation=3), 1.0) if isinstance(effect, Send)]
-    assert (send.to, send.message) == (relay_address(2), ClaimSeen(claim=5, incarnation=3))
+    assert (send.to, send.message) == (relay_address(2), ClaimObserved(claim=5, incarnation=3))
     effects = brain.handle(elected(1, 4), 2.0)
-    assert effects == [Send(to=relay_address(1), message=ClaimSeen(claim=5, incarnation=3))]
+    assert effects == [Send(to=relay_address(1), message=ClaimObserved(claim=5, incarnation=3))]
     assert of(step_of(brain, 1), PublishWeights)[0].to == relay_address(2)
 
 
@@ -305,7 +305,7 @@ def test_unanswered_offer_goes_to_next_relay_which_names_leader() -> None:
     assert [offer.to for offer in of(brain.handle(Tick(), 12.0), RepublishWeights)] == [relay_address(1)]
     effects = brain.handle(elected(2, 5, incarnation=None), 12.1)
     assert [offer.to for offer in of(effects, RepublishWeights)] == [relay_address(2)]
-    assert of(effects, ClaimSeen) == [], "the sender named another relay"
+    assert of(effects, ClaimObserved) == [], "the sender named another relay"
     assert of(brain.handle(elected(2, 5, incarnation=None), 12.2), RepublishWeights) == [], "no news"
 
 

@@ -44,7 +44,7 @@ def test_constants_have_unique_names_and_sources() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("load", [ONE_VERSION, Load(weights=2, launches=2), Load(beside_s=0.003)])
+@pytest.mark.parametrize("load", [ONE_VERSION, Load(weights=2, launches=2), Load(overlapped_s=0.003)])
 @pytest.mark.parametrize(("batch", "context"), [(1, 0), (40, 90_000), (256, 60_000), (512, 20_000)])
 def test_the_closed_form_of_many_steps_is_their_sum(name: str, load: Load, batch: int, context: int) -> None:
     cost = DecodeCost.of(H800, MODELS[name], tp=MODELS[name].tensor_parallel)

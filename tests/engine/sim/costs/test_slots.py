@@ -55,7 +55,7 @@ def test_further_version_never_saves_time_or_memory(slots: Slots, name: str) -> 
 def test_rows_on_the_newest_cost_adapters_but_no_differences(name: str) -> None:
     assert priced(name, Slots(num=4, kept="delta"))[1].load([(0, 64)]) == ONE_VERSION
     assert priced(name, Slots(num=4))[1].load([(0, 64)]) == ONE_VERSION
-    assert priced(name, Slots.of_lora(4, 32))[1].load([(0, 64)]).beside_s > 0
+    assert priced(name, Slots.of_lora(4, 32))[1].load([(0, 64)]).overlapped_s > 0
 
 
 def test_difference_over_several_steps_is_their_union() -> None:
@@ -81,8 +81,8 @@ def test_correction_takes_the_longer_of_reading_and_arithmetic() -> None:
     launch_s, changed = 7 * model.num_layers * SMALL_LAUNCH.value, CHANGED_SHARE.value
     read_s = model.num_weights * changed * 4 / (H800.bytes_per_s * 0.8)
     row_s = 2 * model.num_weights * changed / (H800.flops * SPARSE_SHARE.value)
-    assert cost.load([(0, 9), (1, 1)]).beside_s == pytest.approx(launch_s + max(read_s, row_s))
-    assert cost.load([(0, 9), (1, 100)]).beside_s == pytest.approx(launch_s + 100 * row_s)
+    assert cost.load([(0, 9), (1, 1)]).overlapped_s == pytest.approx(launch_s + max(read_s, row_s))
+    assert cost.load([(0, 9), (1, 100)]).overlapped_s == pytest.approx(launch_s + 100 * row_s)
     assert decode.row_s == pytest.approx(2 * model.num_weights / (H800.flops * GEMM_SHARE.value))
 
 

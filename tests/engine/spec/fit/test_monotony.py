@@ -5,12 +5,12 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engine.spec.fit.dealing import dealt, why_not_dealt
 from engine.spec.fit.hosts import trainer_host_need
 from engine.spec.fit.plan import Division, Moments, TrainerPlan
 from engine.spec.fit.remedies import changed, trainer_remedies
 from engine.spec.fit.replica import ReplicaPlan, kv_bytes_of_token, replica_need
 from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.shards import shard_of, why_not_shardable
 from engine.spec.fit.trainer import trainer_need
 
 
@@ -139,11 +139,11 @@ def test_device_of_a_replica_needs_no_more_than_one_alone(
         read_in_tokens=1_024,
         is_vllm=True,
     )
-    assume(why_not_dealt(shape, num_devices) is None)
+    assume(why_not_shardable(shape, num_devices) is None)
     alone, each = replica_need(shape, plan), replica_need(shape, replace(plan, num_devices=num_devices))
     filled_up = 2 * 64 * shape.width * shape.stored_bytes
     assert alone.certain / num_devices - filled_up <= each.certain <= alone.certain + filled_up
-    assert num_devices * dealt(shape, num_devices).num_weights >= shape.num_weights
+    assert num_devices * shard_of(shape, num_devices).num_weights >= shape.num_weights
 
 
 @given(shapes(), plans())

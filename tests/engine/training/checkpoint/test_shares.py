@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.loading import hugging_face_views, read_config, weight_files
-from engine.signs import Signs
+from engine.progress import LoopProgress
 from engine.training.checkpoint import stored_state
 from engine.training.checkpoint.shares import Share
 from engine.training.checkpoint.stored_state import StoredState
@@ -126,7 +126,7 @@ def test_streamed_file_is_valid_safetensors_with_its_hash(
     assert part.num_bytes == file.stat().st_size
 
 
-class CountedSigns(Signs):
+class CountedSigns(LoopProgress):
     num_pieces = 0
 
     def begin(self, what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> None:
@@ -135,7 +135,7 @@ class CountedSigns(Signs):
 
 
 def test_every_written_block_reports_progress(tmp_path: Path) -> None:
-    tensor, signs = torch.zeros(3 * BLOCK_BYTES // 4 + 5), CountedSigns()
-    with signs.heard_here():
+    tensor, progress = torch.zeros(3 * BLOCK_BYTES // 4 + 5), CountedSigns()
+    with progress.attached():
         write_tensors(tmp_path / "large", [Entry("w", tensor.dtype, tuple(tensor.shape))], [tensor])
-    assert signs.num_pieces >= 4
+    assert progress.num_pieces >= 4

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from engine.signs import at_work, sign_from_anywhere
+from engine.progress import progress_reporter, working
 from engine.training.ranks.world import World
 
 BOUND = timedelta(milliseconds=1)
@@ -21,15 +21,15 @@ def worlds() -> tuple[World, World]:
 
 def test_progress_of_a_rank_reaches_waiting_ranks() -> None:
     first, second = worlds()
-    with second.signs().heard_here():
+    with second.progress().attached():
         for number in (1, 2):
-            with at_work("write"):
+            with working("write"):
                 pass
-            assert first.num_signs() == number
-    with at_work("train"):
+            assert first.num_reports() == number
+    with working("train"):
         pass
-    assert first.num_signs() == 2, "progress of other threads does not count"
-    with second.signs().heard_here():
-        fetched = sign_from_anywhere()
+    assert first.num_reports() == 2, "progress of other threads does not count"
+    with second.progress().attached():
+        fetched = progress_reporter()
     fetched()
-    assert first.num_signs() == 3, "progress of a library's threads for the rank does"
+    assert first.num_reports() == 3, "progress of a library's threads for the rank does"

@@ -16,7 +16,7 @@ from engine.training.port import TrainingTrajectory
 from engine.training.step.mini_batch import cut
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.test_signs import noted
+from tests.engine.test_progress import noted
 from tests.engine.training.step.mini_batch_conformance import (
     PARTS,
     MiniBatchConformance,
@@ -114,10 +114,10 @@ def test_only_logprobs_that_no_update_computes_are_scored_before(
     algorithm = AlgorithmSpec(correction=CorrectionSpec(name=correction))
     trainer = trainer_of(make_llama(), algorithm=algorithm, mini_batches=mini_batches, passes=passes)
     trainer._step_loss._micro_batch_tokens = 1
-    with noted() as signs:
+    with noted() as progress:
         trainer.train_step(batch)
-    assert signs.counts["scoring"] == num_before
-    assert signs.counts["micro-batch"] == len(batch) * passes
+    assert progress.counts["scoring"] == num_before
+    assert progress.counts["micro-batch"] == len(batch) * passes
 
 
 def test_gap_to_rollouts_is_measured_before_the_policy_moves(make_llama: MakeLlama) -> None:

@@ -21,7 +21,7 @@ WORDS_TOGETHER: Final = 64
 FIELD: Final = "resources.devices_per_replica"
 
 
-def why_not_dealt(shape: ModelShape, num_devices: int) -> str | None:
+def why_not_shardable(shape: ModelShape, num_devices: int) -> str | None:
     """The rule that it breaks, with what is accepted. None: it may be."""
     rule = _broken(shape, num_devices)
     if rule is None:
@@ -55,7 +55,7 @@ def _broken(shape: ModelShape, num_devices: int) -> str | None:
     return next((rule for is_kept, rule in rules if not is_kept), None)
 
 
-def dealt(shape: ModelShape, num_devices: int) -> ModelShape:
+def shard_of(shape: ModelShape, num_devices: int) -> ModelShape:
     """What one of so many devices has of it."""
     if num_devices == 1:
         return shape

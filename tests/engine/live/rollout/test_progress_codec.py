@@ -9,11 +9,11 @@ import pytest
 from engine.environments.port import Observation, Prompt, Turn
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
 from engine.live.rollout.conversation import Conversation
-from engine.live.rollout.telling import restored, told
+from engine.live.rollout.progress_codec import pack_progress, unpack_progress
 from engine.live.rollout.wording import DecodedTurn, Rendered
 from engine.pipeline.data.accounts import Account
 from engine.pipeline.packed import Floats
-from engine.pipeline.records import GroupKey, HeardUpTo, SampleKey
+from engine.pipeline.records import AcknowledgedProgress, GroupKey, SampleKey
 from engine.policy.lineage import WeightsId
 
 KEY = SampleKey(group=GroupKey(ordinal=4), sample=1)
@@ -56,7 +56,9 @@ class Growing:
                 reason="stop",
                 routes=turn.routes,
             )
-            self.conversation.add_turn(output, DecodedTurn(turn=Turn(text="said"), exact_text="said."), named)
+            self.conversation.add_turn(
+                output, DecodedTurn(turn=Turn(text="packed_tokens"), exact_text="packed_tokens."), named
+            )
             self.partial = None
         else:
             logprob = Floats.of([-chance.random()])[0]
@@ -78,38 +80,42 @@ class Growing:
 def test_incremental_progress_restores_the_same_conversation(seed: int, routes: bool) -> None:
     growing = Growing(seed, routes=routes)
     account: Account | None = None
-    heard = HeardUpTo(key=KEY, telling=1)
+    acknowledged = AcknowledgedProgress(key=KEY, sample_run=1)
     for _ in range(120):
         growing.grow()
         if growing.chance.random() < 0.6:
             continue
-        piece = told(growing.conversation, growing.partial, named, heard=heard)
+        piece = pack_progress(growing.conversation, growing.partial, named, acknowledged=acknowledged)
         if account is None:
-            account = Account(piece, teller=(0, 0))
+            account = Account(piece, reporter=(0, 0))
         else:
             account.take(piece)
-        heard = HeardUpTo(key=KEY, telling=1, num_tokens=piece.num_tokens, mark=piece.mark)
+        acknowledged = AcknowledgedProgress(key=KEY, sample_run=1, num_tokens=piece.num_tokens, mark=piece.mark)
         progress = account.progress(KEY)
-        assert restored(progress) == growing.whole()
+        assert unpack_progress(progress) == growing.whole()
         assert sum(run.num_tokens for run in progress.runs) == progress.num_tokens
 
 
 def test_token_of_a_growing_turn_costs_eight_bytes() -> None:
     growing = Growing(1)
     growing.grow()
-    first = told(growing.conversation, growing.partial, named, heard=HeardUpTo(key=KEY, telling=1))
+    first = pack_progress(
+        growing.conversation, growing.partial, named, acknowledged=AcknowledgedProgress(key=KEY, sample_run=1)
+    )
     growing.grow()
-    heard = HeardUpTo(key=KEY, telling=1, num_tokens=first.num_tokens, mark=first.mark)
-    second = told(growing.conversation, growing.partial, named, heard=heard)
-    assert (second.state, len(second.said)) == (None, 8 * (second.num_tokens - first.num_tokens))
+    acknowledged = AcknowledgedProgress(key=KEY, sample_run=1, num_tokens=first.num_tokens, mark=first.mark)
+    second = pack_progress(growing.conversation, growing.partial, named, acknowledged=acknowledged)
+    assert (second.state, len(second.packed_tokens)) == (None, 8 * (second.num_tokens - first.num_tokens))
     assert second.num_tokens > first.num_tokens
 
 
 def test_snapshot_does_not_change_with_the_conversation() -> None:
     growing = Growing(2)
     growing.grow()
-    piece = told(growing.conversation, growing.partial, named, heard=HeardUpTo(key=KEY, telling=1))
+    piece = pack_progress(
+        growing.conversation, growing.partial, named, acknowledged=AcknowledgedProgress(key=KEY, sample_run=1)
+    )
     before = deepcopy(growing.whole())
     for _ in range(50):
         growing.grow()
-    assert restored(piece) == before
+    assert unpack_progress(piece) == before

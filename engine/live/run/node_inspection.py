@@ -21,7 +21,7 @@ from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.checkpoints.trial import try_out
 from engine.live.process.settings import Settings
 from engine.live.process.shared_memory import shared_memory_bytes
-from engine.live.run.found_assets import found_data, found_hashes, found_models
+from engine.live.run.node_assets import found_hashes, node_data, node_models
 from engine.spec.node_report import NodeReport, spec_version
 
 _PATIENCE_S: Final = 5.0
@@ -29,7 +29,7 @@ _PACKAGES: Final = ("ray", "torch", "transformers", "safetensors", "pydantic")
 _FACTS: Final = "/internal/engine/facts"
 
 
-def look_around(node: str, address: str, control_url: str, token: str) -> NodeReport:
+def inspect_node(node: str, address: str, control_url: str, token: str) -> NodeReport:
     """Called on the node itself."""
     began = time.monotonic()
     settings = Settings.from_environment()
@@ -44,8 +44,8 @@ def look_around(node: str, address: str, control_url: str, token: str) -> NodeRe
         spec=spec_version(),
         free_bytes=shutil.disk_usage(settings.jobs if settings.jobs.is_dir() else settings.store).free,
         shared_bytes=shared_memory_bytes(),
-        models=found_models(settings.models),
-        data=found_data(settings.data),
+        models=node_models(settings.models),
+        data=node_data(settings.data),
         fetched=found_hashes(settings.node_cache),
         clock=time.time(),
         took_s=time.monotonic() - began,

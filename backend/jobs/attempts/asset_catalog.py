@@ -1,4 +1,4 @@
-"""The data sets and models that specs may name. They belong to an app above jobs: `Library` is the port that
+"""The data sets and models that specs may name. They belong to an app above jobs: `AssetCatalog` is the port that
 `backend.assets` provides, and decides who may use them."""
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from engine.spec.named_assets import NamedAsset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundAsset:
+class ResolvedAsset:
     pointer: str
     """Place in the spec."""
     id: str
@@ -21,11 +21,11 @@ class FoundAsset:
     """Reference that names exactly this version."""
 
 
-class Library(Protocol):
-    def find(self, team: Team, project: str | None, named: Sequence[NamedAsset]) -> list[FoundAsset]:
+class AssetCatalog(Protocol):
+    def find(self, team: Team, project: str | None, named: Sequence[NamedAsset]) -> list[ResolvedAsset]:
         """Resolves the names that exist, for jobs of this project; None: of any."""
 
-    def keep(self, job: Job, found: Sequence[FoundAsset]) -> None:
+    def keep(self, job: Job, found: Sequence[ResolvedAsset]) -> None:
         """Keeps the assets until the job has ended. Runs in the transaction that creates the job."""
 
     def order_for(self, job: Job, *, attempt: int, fence: int) -> OrderedAssets | None:
@@ -35,4 +35,4 @@ class Library(Protocol):
         """A model's config.json."""
 
 
-library: Port[Library] = Port("the data sets and models that specs name")
+asset_catalog: Port[AssetCatalog] = Port("the data sets and models that specs name")

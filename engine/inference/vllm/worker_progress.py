@@ -1,6 +1,6 @@
 """Progress of vLLM's worker processes: each unit of work is a byte in a pipe, which the replica's heartbeat counts.
 
-    worker: layer, tensor, new call stack ──byte──▶ pipe ──▶ Signs.piece of the loop that waits for the worker
+    worker: layer, tensor, new call stack ──byte──▶ pipe ──▶ LoopProgress.piece of the loop that waits for the worker
 
 Invariants:
 - a full pipe drops bytes and blocks no worker;
@@ -17,7 +17,7 @@ from typing import Any, Final
 from torch import nn
 
 from engine.opaque_work import OpaqueWork
-from engine.signs import Signs, add_counter, still_here
+from engine.progress import LoopProgress, add_counter, report_progress
 
 PIPE: Final = "LAMINAR_WORKER_SIGNS"
 LOOK_EVERY_S: Final = 1.0
@@ -39,7 +39,7 @@ def listen_to_workers() -> None:
     add_counter(count)
 
 
-def speak_as_worker() -> None:
+def report_as_worker() -> None:
     """Call it in a worker's process, on the working thread; a no-op elsewhere."""
     path = os.environ.get(PIPE)
     if path is None or multiprocessing.parent_process() is None:
@@ -48,38 +48,38 @@ def speak_as_worker() -> None:
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # the replica has ended, and this process will end soon
         return
-    signs = _PipeSigns(pipe)
-    signs.hear_this_thread()
+    progress = _PipeProgress(pipe)
+    progress.attach_thread()
     work = OpaqueWork(threading.get_ident())
 
     def look() -> None:
         while True:
             if work.has_moved():
-                signs.sign()
+                progress.advance()
             time.sleep(LOOK_EVERY_S)
 
-    threading.Thread(target=look, name="signs", daemon=True).start()
+    threading.Thread(target=look, name="progress", daemon=True).start()
 
 
-class _PipeSigns(Signs):
+class _PipeProgress(LoopProgress):
     def __init__(self, pipe: int) -> None:
         super().__init__()
         self._pipe, self._sent_at = pipe, 0.0
 
-    def sign(self) -> None:
+    def advance(self) -> None:
         if time.monotonic() - self._sent_at >= SEND_EVERY_S:
             self._sent_at = time.monotonic()
             with suppress(BlockingIOError, BrokenPipeError):
                 os.write(self._pipe, b".")
 
     def begin(self, what: str, *, constant_s: float = 0.0, is_opaque: bool = False) -> None:
-        self.sign()
+        self.advance()
 
     def end(self) -> None:
-        self.sign()
+        self.advance()
 
 
-def sign_every_layer(model: nn.Module) -> None:
+def report_every_layer(model: nn.Module) -> None:
     """For models whose layers Python calls; in a graph it does not, but a graph takes only a fraction of a second."""
     for module in model.modules():
         if isinstance(module, nn.ModuleList):
@@ -88,4 +88,4 @@ def sign_every_layer(model: nn.Module) -> None:
 
 
 def _on_layer(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
-    still_here()
+    report_progress()

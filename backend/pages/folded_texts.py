@@ -13,7 +13,7 @@ _LEAST_ENDING: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class FoldedText:
     headline: str
     rest: str
     """Folded text; empty: the headline is the whole text."""
@@ -30,12 +30,12 @@ def headline_of(text: str) -> str:
 
 
 @dataclass(slots=True)
-class Telling:
+class TextFolder:
     """Drops repetitions from texts, given in page order."""
 
     known: set[str] = field(default_factory=set)
 
-    def tell(self, text: str, *, is_printed: bool = False) -> Said | None:
+    def fold(self, text: str, *, is_printed: bool = False) -> FoldedText | None:
         """None: the text has no new line. `is_printed`: its lines come from a log, each with a prefix."""
         lines = text.strip("\n").splitlines()
         fresh = [line for line in lines if not self._is_known(line, is_printed)]
@@ -44,7 +44,7 @@ class Telling:
             return None
         headline = headline_of("\n".join(fresh))
         rest = "\n".join(fresh).strip("\n")
-        return Said(headline=headline, rest="" if rest.strip() == headline else rest)
+        return FoldedText(headline=headline, rest="" if rest.strip() == headline else rest)
 
     def _is_known(self, line: str, is_printed: bool) -> bool:
         stripped = line.strip()

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from engine.spec.node_report import MOST_TOLD, FoundAsset
+from engine.spec.node_report import MOST_REPORTED, NodeAsset
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """The names that can be registered."""
@@ -24,21 +24,21 @@ _MOST_CONFIG_BYTES: Final = 1_000_000
 _LONGEST_KIND: Final = 60
 
 
-def found_models(folder: Path) -> list[FoundAsset]:
+def node_models(folder: Path) -> list[NodeAsset]:
     """Folders with a config.json."""
     return [
-        FoundAsset(name=path.name, kind=_kind_of(path / "config.json"), num_bytes=_size_of(path))
-        for path in islice((each for each in _entries(folder) if (each / "config.json").is_file()), MOST_TOLD)
+        NodeAsset(name=path.name, kind=_kind_of(path / "config.json"), num_bytes=_size_of(path))
+        for path in islice((each for each in _entries(folder) if (each / "config.json").is_file()), MOST_REPORTED)
     ]
 
 
-def found_data(folder: Path) -> list[FoundAsset]:
-    return [FoundAsset(name=path.name, num_bytes=_size_of(path)) for path in islice(_entries(folder), MOST_TOLD)]
+def node_data(folder: Path) -> list[NodeAsset]:
+    return [NodeAsset(name=path.name, num_bytes=_size_of(path)) for path in islice(_entries(folder), MOST_REPORTED)]
 
 
 def found_hashes(folder: Path) -> list[str]:
     """The hashes of completely fetched assets."""
-    return [path.name for path in _entries(folder) if _HASH.fullmatch(path.name)][:MOST_TOLD]
+    return [path.name for path in _entries(folder) if _HASH.fullmatch(path.name)][:MOST_REPORTED]
 
 
 def _entries(folder: Path) -> Iterator[Path]:

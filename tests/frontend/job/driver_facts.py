@@ -9,7 +9,7 @@ from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch
 
 
-def say(job: Job, *bodies: dict[str, Any], later: timedelta = timedelta()) -> None:
+def send_facts(job: Job, *bodies: dict[str, Any], later: timedelta = timedelta()) -> None:
     """Facts of the newest attempt."""
     attempt, now = job.attempts.latest("n"), datetime.now(UTC) + later
     facts = [{"seq": attempt.acked_seq + 1 + at, "at": now, "body": body} for at, body in enumerate(bodies)]
@@ -19,14 +19,14 @@ def say(job: Job, *bodies: dict[str, Any], later: timedelta = timedelta()) -> No
 
 def acknowledge(job: Job) -> None:
     request = ControlRequest.objects.get(job=job, acknowledged_at=None)
-    say(job, {"type": "request_acknowledged", "request_id": request.pk})
+    send_facts(job, {"type": "request_acknowledged", "request_id": request.pk})
 
 
-def log_lines(part: str, *said: tuple[str, str]) -> dict[str, Any]:
+def log_lines(part: str, *lines: tuple[str, str]) -> dict[str, Any]:
     """(level, message)."""
     now = datetime.now(UTC)
-    lines = [{"at": now, "level": level, "message": message} for level, message in said]
-    return {"type": "log_lines", "component": part, "lines": lines}
+    stamped = [{"at": now, "level": level, "message": message} for level, message in lines]
+    return {"type": "log_lines", "component": part, "lines": stamped}
 
 
 def saved(job: Job, *, step: int, **changes: Any) -> Checkpoint:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.live.run.found_assets import found_data, found_models
-from engine.live.run.node_look import look_around
-from engine.spec.node_report import MOST_TOLD, FoundAsset, NodeReport, spec_version
+from engine.live.run.node_assets import node_data, node_models
+from engine.live.run.node_inspection import inspect_node
+from engine.spec.node_report import MOST_REPORTED, NodeAsset, NodeReport, spec_version
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
 
 BUCKET = "checkpoints"
@@ -62,7 +62,7 @@ def _troubles(report: NodeReport) -> set[str]:
 
 
 def test_healthy_node_reports_no_trouble_and_keeps_no_file(jobs: Path, control_url: str, s3: S3Server) -> None:
-    report = look_around("n1", "10.0.0.1", control_url, "abc")
+    report = inspect_node("n1", "10.0.0.1", control_url, "abc")
     assert _troubles(report) == set(), report
     assert report.spec == spec_version() and {"ray", "torch"} <= set(report.versions)
     assert [path.name for path in jobs.iterdir()] == ["doctor-abc"] and s3.keys_in(BUCKET, "") == []
@@ -79,37 +79,37 @@ def test_node_reports_its_models_and_data_sets(jobs: Path, control_url: str) -> 
     (store / "data/sums.jsonl").write_text("{}\n")
     (store / "fetched/assets" / ("a" * 64)).mkdir(parents=True)
     (store / "fetched/assets" / ("b" * 64 + ".coming")).mkdir()
-    report = look_around("n1", "10.0.0.1", control_url, "abc")
+    report = inspect_node("n1", "10.0.0.1", control_url, "abc")
     assert report.models == [
-        FoundAsset(name="broken", num_bytes=1),
-        FoundAsset(name="small", kind="qwen3", num_bytes=136),
+        NodeAsset(name="broken", num_bytes=1),
+        NodeAsset(name="small", kind="qwen3", num_bytes=136),
     ]
-    assert report.data == [FoundAsset(name="sums.jsonl", num_bytes=3)]
+    assert report.data == [NodeAsset(name="sums.jsonl", num_bytes=3)]
     assert report.fetched == ["a" * 64]
     assert str(store) not in report.model_dump_json()
 
 
 def test_list_of_found_assets_is_bounded(tmp_path: Path) -> None:
-    for number in range(MOST_TOLD + 50):
+    for number in range(MOST_REPORTED + 50):
         (tmp_path / f"{number:04}.jsonl").touch()
     (tmp_path / "0000-odd\nname").touch()
-    found = found_data(tmp_path)
-    assert len(found) == MOST_TOLD and found[0].name == "0000.jsonl"
-    assert found_data(tmp_path / "nowhere") == found_models(tmp_path / "nowhere") == []
+    found = node_data(tmp_path)
+    assert len(found) == MOST_REPORTED and found[0].name == "0000.jsonl"
+    assert node_data(tmp_path / "nowhere") == node_models(tmp_path / "nowhere") == []
 
 
 def test_folder_of_another_control_plane_is_reported(jobs: Path, control_url: str) -> None:
-    report = look_around("n1", "10.0.0.1", control_url, "another")
+    report = inspect_node("n1", "10.0.0.1", control_url, "another")
     assert _troubles(report) == {"folder"} and "another folder" in report.folder
 
 
 def test_missing_bucket_is_reported(jobs: Path, control_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINAR_STORE_URL", "s3://nowhere/here")
-    assert _troubles(look_around("n1", "10.0.0.1", control_url, "abc")) == {"bucket"}
+    assert _troubles(inspect_node("n1", "10.0.0.1", control_url, "abc")) == {"bucket"}
 
 
 @pytest.mark.parametrize("control_url", [301, 404], indirect=True)
 def test_wrong_answer_of_the_control_plane_is_reported(jobs: Path, control_url: str) -> None:
-    report = look_around("n1", "10.0.0.1", control_url, "abc")
+    report = inspect_node("n1", "10.0.0.1", control_url, "abc")
     assert _troubles(report) == {"control"}
     assert report.control.endswith("answers 404") or "a redirect to https://elsewhere" in report.control

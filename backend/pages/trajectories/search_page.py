@@ -15,7 +15,7 @@ from backend.pages.trajectories.reading import ShownSample, shown_samples
 from backend.telemetry.fulltext.finding import passages_of
 from backend.telemetry.removal import refuse_if_trajectories_are_removed
 from backend.telemetry.representations import PassageOut, TrajectoryOut
-from backend.telemetry.trajectory_search import Wanted, trajectories_found
+from backend.telemetry.trajectory_search import Wanted, search_trajectories
 
 FOUND_A_TIME: Final = 20
 _PLACES: Final = {
@@ -32,7 +32,7 @@ _FRAGMENTS: Final = {"prompt": "the-question", "response": "turn-1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundSample:
+class MatchedSample:
     sample: ShownSample
     where: str = ""
     """Which of its texts matches; empty: no search text."""
@@ -45,8 +45,8 @@ class FoundSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    samples: Sequence[FoundSample] = ()
+class SearchPage:
+    samples: Sequence[MatchedSample] = ()
     following: str = ""
     """The query string of the next page; empty: there is none."""
     is_first: bool = True
@@ -54,20 +54,20 @@ class Found:
     """Why no search was made."""
 
 
-def found_of(job: Job, asked: Asked, cursor: str) -> Found:
+def search_page(job: Job, asked: Asked, cursor: str) -> SearchPage:
     if asked.sought.refusal:
-        return Found(refusal=asked.sought.refusal)
+        return SearchPage(refusal=asked.sought.refusal)
     wanted = _wanted(asked)
     try:
         refuse_if_trajectories_are_removed(job)
-        rows, following = trajectories_found(job, wanted, cursor=cursor or None, limit=FOUND_A_TIME)
+        rows, following = search_trajectories(job, wanted, cursor=cursor or None, limit=FOUND_A_TIME)
     except Refusal as refusal:
-        return Found(refusal=" ".join(refusal.sentences))
+        return SearchPage(refusal=" ".join(refusal.sentences))
     passages = {} if wanted.question is None else passages_of(rows, wanted.question)
     shown = shown_samples([TrajectoryOut.of(row, passages.get(row.pk)) for row in rows])
-    return Found(
+    return SearchPage(
         samples=[_found(each) for each in shown],
-        following=urlencode(asked.told | {"from": following}) if following else "",
+        following=urlencode(asked.parameters | {"from": following}) if following else "",
         is_first=not cursor,
     )
 
@@ -85,12 +85,12 @@ def _wanted(asked: Asked) -> Wanted:
     )
 
 
-def _found(sample: ShownSample) -> FoundSample:
+def _found(sample: ShownSample) -> MatchedSample:
     passage = sample.it.passage
     if passage is None:
-        return FoundSample(sample=sample)
+        return MatchedSample(sample=sample)
     number = None if passage.turn is None else passage.turn + 1
-    return FoundSample(
+    return MatchedSample(
         sample=sample,
         where=_PLACES[passage.place].format(number),
         fragment=_FRAGMENTS.get(passage.place, "of-it") if number is None else f"turn-{number}",

@@ -20,7 +20,7 @@ AROUND: Final = 80
 """Characters shown before and after a match."""
 
 
-class Said(NamedTuple):
+class SearchedText(NamedTuple):
     place: str
     """`prompt`, `response`, `remark` or `reason`; in a turn: `text`, `tool`, `arguments` or `error`."""
     turn: int | None
@@ -38,7 +38,7 @@ class Passage(NamedTuple):
     after: str
 
 
-def said_by(sample: TrajectorySample) -> Sequence[Said]:
+def searched_texts(sample: TrajectorySample) -> Sequence[SearchedText]:
     texts, left = [], MOST_SEARCHED
     for each in _all_texts(sample):
         text = each.text[: min(left, MOST_OF_PROMPT if each.place == "prompt" else left)]
@@ -48,15 +48,15 @@ def said_by(sample: TrajectorySample) -> Sequence[Said]:
     return texts
 
 
-def pack_texts(texts: Sequence[Said]) -> bytes:
+def pack_texts(texts: Sequence[SearchedText]) -> bytes:
     return compress(json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode())
 
 
-def unpack_texts(content: bytes | memoryview) -> Sequence[Said]:
-    return [Said(*each) for each in json.loads(decompress(content))]
+def unpack_texts(content: bytes | memoryview) -> Sequence[SearchedText]:
+    return [SearchedText(*each) for each in json.loads(decompress(content))]
 
 
-def passage_of(texts: Sequence[Said], question: Question) -> Passage | None:
+def passage_of(texts: Sequence[SearchedText], question: Question) -> Passage | None:
     """The first match of the most specific term: phrases before single words."""
     for term in sorted(question.wanted, key=lambda term: -len(term.words)):
         for each in texts:
@@ -65,26 +65,26 @@ def passage_of(texts: Sequence[Said], question: Question) -> Passage | None:
     return None
 
 
-def _all_texts(sample: TrajectorySample) -> Iterator[Said]:
-    yield Said("prompt", None, sample.prompt)
+def _all_texts(sample: TrajectorySample) -> Iterator[SearchedText]:
+    yield SearchedText("prompt", None, sample.prompt)
     if not sample.turns:
-        yield Said("response", None, sample.response)
+        yield SearchedText("response", None, sample.response)
     for number, turn in enumerate(sample.turns):
         for place in ("text", "tool", "arguments", "error"):
-            yield Said(place, number, getattr(turn, place))
-    yield Said("remark", None, sample.remark)
-    yield Said("reason", None, sample.reason)
+            yield SearchedText(place, number, getattr(turn, place))
+    yield SearchedText("remark", None, sample.remark)
+    yield SearchedText("reason", None, sample.reason)
 
 
 def _span(text: str, term: Term) -> tuple[int, int] | None:
     last: deque[Word] = deque(maxlen=len(term.words))
     for word in words_of(text):
         last.append(word)
-        if term.matches([each.said for each in last]):
+        if term.matches([each.folded for each in last]):
             return last[0].start, word.end
     return None
 
 
-def _around(each: Said, start: int, end: int) -> Passage:
+def _around(each: SearchedText, start: int, end: int) -> Passage:
     before, after = each.text[max(0, start - AROUND) : start], each.text[end : end + AROUND]
     return Passage(each.place, each.turn, start, before, each.text[start:end], after)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from engine.spec.fit.dealing import dealt, why_not_dealt
 from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.need import GB
 from engine.spec.fit.remedies import with_changes
 from engine.spec.fit.replica import ReplicaPlan, kv_bytes_of_token, replica_need
+from engine.spec.fit.shards import shard_of, why_not_shardable
 from engine.spec.fit.verdict import replica_misfit
 from tests.engine.spec.fit.shapes_of_models import job
 
@@ -30,32 +30,32 @@ DENSE, MIXTURE = known_shape("Qwen3-8B"), known_shape("Qwen3-30B-A3B")
     ],
 )
 def test_layout_vllm_rejects_is_refused_with_valid_ones(changed: dict[str, Any], num_devices: int, rule: str) -> None:
-    why = why_not_dealt(replace(DENSE, **changed), num_devices)
+    why = why_not_shardable(replace(DENSE, **changed), num_devices)
     assert why is not None and why.startswith(f"resources.devices_per_replica {rule}"), why
 
 
 def test_a_mixtures_experts_are_dealt_whole_or_by_their_width() -> None:
-    assert why_not_dealt(MIXTURE, 4) is None
-    few = why_not_dealt(replace(MIXTURE, num_experts=2, experts_per_token=1), 4)
+    assert why_not_shardable(MIXTURE, 4) is None
+    few = why_not_shardable(replace(MIXTURE, num_experts=2, experts_per_token=1), 4)
     assert few is not None and "must not exceed the model's 2 experts" in few
-    narrow = why_not_dealt(replace(MIXTURE, expert_width=770), 4)
+    narrow = why_not_shardable(replace(MIXTURE, expert_width=770), 4)
     assert narrow is not None and "must divide the width of the model's experts, 770" in narrow
 
 
 def test_key_heads_are_divided_then_replicated() -> None:
     of_token = kv_bytes_of_token(DENSE)
     for num_devices, share in ((2, 2), (8, 8), (16, 8), (32, 8)):
-        assert why_not_dealt(DENSE, num_devices) is None
-        assert kv_bytes_of_token(dealt(DENSE, num_devices)) == of_token // share
+        assert why_not_shardable(DENSE, num_devices) is None
+        assert kv_bytes_of_token(shard_of(DENSE, num_devices)) == of_token // share
 
 
 def test_what_is_divided_is_divided_and_nothing_else() -> None:
-    each = dealt(DENSE, 4)
+    each = shard_of(DENSE, 4)
     norms = DENSE.num_layers * (2 * DENSE.width + 2 * DENSE.head_dim) + DENSE.width
     assert each.num_weights == (DENSE.num_weights - norms) // 4 + norms
     router = MIXTURE.num_mixtures * MIXTURE.num_experts * MIXTURE.width
     whole = router + MIXTURE.num_layers * (2 * MIXTURE.width + 2 * MIXTURE.head_dim) + MIXTURE.width
-    assert dealt(MIXTURE, 4).num_weights == (MIXTURE.num_weights - whole) // 4 + whole
+    assert shard_of(MIXTURE, 4).num_weights == (MIXTURE.num_weights - whole) // 4 + whole
 
 
 def test_too_large_model_is_advised_to_take_more_devices() -> None:

@@ -7,45 +7,45 @@ from backend.api.etags import etag_of
 from backend.budgets.models import SpendingLimit
 from backend.jobs.models import Job
 from backend.pages.budgets.typed import SECONDS_AN_HOUR, as_typed
-from backend.pages.undoing import WayBack
+from backend.pages.undoing import UndoForm
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 
 _TERMS = ("nominal", "borrow_limit", "lend_limit", "weight")
 
 
-def quota_back(now: TeamQuota, before: TeamQuota) -> WayBack | None:
+def undo_quota(now: TeamQuota, before: TeamQuota) -> UndoForm | None:
     if all(getattr(now, name) == getattr(before, name) for name in _TERMS):
         return None
     limits = {name: getattr(before, name) for name in ("borrow_limit", "lend_limit")}
     fields = {name: "" if limit is None else str(limit) for name, limit in limits.items()}
     fields |= {"team": before.team_id, "nominal": str(before.nominal), "weight": repr(before.weight)}
     address = reverse("operator_quota", args=[now.pool_id])
-    return WayBack(address=address, fields=fields | {"version": etag_of(now.pool.version)})
+    return UndoForm(address=address, fields=fields | {"version": etag_of(now.pool.version)})
 
 
-def priority_back(pool: ResourcePool, now: Job, before: int) -> WayBack | None:
+def undo_priority(pool: ResourcePool, now: Job, before: int) -> UndoForm | None:
     if now.priority == before:
         return None
     fields = {"priority": str(before), "version": etag_of(now.version)}
-    return WayBack(address=reverse("operator_priority", args=[pool.pk, now.pk]), fields=fields)
+    return UndoForm(address=reverse("operator_priority", args=[pool.pk, now.pk]), fields=fields)
 
 
-def hours_back(team: Team, now: Budget | None, before: Budget | None) -> WayBack | None:
+def undo_hours(team: Team, now: Budget | None, before: Budget | None) -> UndoForm | None:
     """None if REST set seconds that are no whole hours: the form takes whole hours."""
     seconds, left = (None if each is None else each.gpu_seconds for each in (before, now))
     if seconds == left or (seconds or 0) % SECONDS_AN_HOUR:
         return None
     hours = "" if seconds is None else str(seconds // SECONDS_AN_HOUR)
     fields = {"hours": hours, "version": etag_of(now.version if now else 0)}
-    return WayBack(address=reverse("operator_budget", args=[team.pk]), fields=fields)
+    return UndoForm(address=reverse("operator_budget", args=[team.pk]), fields=fields)
 
 
-def money_back(team: Team, now: SpendingLimit | None, before: SpendingLimit | None) -> WayBack | None:
+def undo_money(team: Team, now: SpendingLimit | None, before: SpendingLimit | None) -> UndoForm | None:
     if as_typed(now) == as_typed(before):
         return None
     fields = {"amount": as_typed(before), "version": etag_of(now.version if now else 0)}
-    return WayBack(address=reverse("operator_money", args=[team.pk]), fields=fields)
+    return UndoForm(address=reverse("operator_money", args=[team.pk]), fields=fields)
 
 
-def host_back(pool: ResourcePool, host: str) -> WayBack:
-    return WayBack(address=reverse("operator_change_host", args=[pool.pk]), fields={"act": "give_back", "host": host})
+def undo_host(pool: ResourcePool, host: str) -> UndoForm:
+    return UndoForm(address=reverse("operator_change_host", args=[pool.pk]), fields={"act": "give_back", "host": host})

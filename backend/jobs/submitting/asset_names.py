@@ -7,30 +7,30 @@ Invariants:
 
 from backend.accounts.models import Team
 from backend.errors import FieldError
-from backend.jobs.attempts.library import FoundAsset, library
+from backend.jobs.attempts.asset_catalog import ResolvedAsset, asset_catalog
 from backend.jobs.submitting.refusals import SpecRefused
 from engine.spec.job import JobSpec
-from engine.spec.named_assets import NamedAsset, named_assets, saying
+from engine.spec.named_assets import NamedAsset, named_assets, with_references
 
 
-def looked_up(spec: JobSpec, team: Team, project: str | None) -> tuple[JobSpec, list[FoundAsset]]:
+def resolve_assets(spec: JobSpec, team: Team, project: str | None) -> tuple[JobSpec, list[ResolvedAsset]]:
     """Returns the spec with pinned versions, and the assets. `project` None: of any project. Raises `SpecRefused` with
     every unknown name."""
     named = named_assets(spec)
     if not named:
         return spec, []
-    assets = library().find(team, project, named)
+    assets = asset_catalog().find(team, project, named)
     resolved = {each.pointer for each in assets}
     errors = [_refuse_name(each) for each in named if each.pointer not in resolved]
     if errors:
         raise SpecRefused(errors[0].message, code=errors[0].code, errors=errors)
-    return saying(spec, {each.pointer: each.reference for each in assets}), assets
+    return with_references(spec, {each.pointer: each.reference for each in assets}), assets
 
 
 def _refuse_name(named: NamedAsset) -> FieldError:
     what = "model" if named.kind == "model" else "data set"
     message = (
-        f"your team has no {what} {named.said[:120]!r}: use an uploaded or registered one (GET /assets), as "
+        f"your team has no {what} {named.name[:120]!r}: use an uploaded or registered one (GET /assets), as "
         "NAME or NAME@VERSION" + (", or demo" if named.kind == "model" else "")
     )
     return FieldError(pointer=named.pointer, code=f"{named.kind}_unknown", message=message)

@@ -4,7 +4,7 @@ Invariant: whether another account has the new address changes only the mail tha
 mails is sent, in the same order, and the old address gets the same text.
 """
 
-from backend.accounts.addresses.changes import CANCELLABLE, LASTS, Asked, cancel_link_of, proof_link_of
+from backend.accounts.addresses.changes import CANCELLABLE, LASTS, ChangeRequest, cancel_link_of, proof_link_of
 from backend.accounts.letters import send_letter
 from backend.accounts.models import AddressChange
 
@@ -37,7 +37,7 @@ If this was not you, this link restores it, ends every session and removes the p
 """
 
 
-def tell_of_wish(asked: Asked) -> bool:
+def mail_change_request(asked: ChangeRequest) -> bool:
     """True if the server accepted both mails."""
     change = asked.change
     hours, days = LASTS.total_seconds() / 3_600, CANCELLABLE.days
@@ -47,7 +47,7 @@ def tell_of_wish(asked: Asked) -> bool:
     return send_letter(change.before, "Your Laminar address is about to change", warning) and to_new
 
 
-def tell_of_move(change: AddressChange) -> bool:
+def mail_change_done(change: AddressChange) -> bool:
     until = f"{change.asked_at + CANCELLABLE:%d %B %Y}"
     text = _DONE.format(after=change.after, until=until, link=cancel_link_of(change))
     return send_letter(change.before, "Your Laminar address has changed", text)

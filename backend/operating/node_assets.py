@@ -14,15 +14,15 @@ from typing import Final
 from pydantic import BaseModel
 
 from backend.operating.models import Examination
-from engine.spec.node_report import FoundAsset, NodeReport
+from engine.spec.node_report import NodeAsset, NodeReport
 
 _ROW: Final = "found on nodes"
 FRESH_FOR: Final = timedelta(hours=24)
 
 
 class _Node(BaseModel):
-    models: list[FoundAsset]
-    data: list[FoundAsset]
+    models: list[NodeAsset]
+    data: list[NodeAsset]
     fetched: list[str]
 
 
@@ -80,7 +80,7 @@ def found_on_nodes() -> FoundOnNodes:
     )
 
 
-def _count(of_nodes: Sequence[Sequence[FoundAsset]]) -> list[OnNodes]:
+def _count(of_nodes: Sequence[Sequence[NodeAsset]]) -> list[OnNodes]:
     nums = Counter(name for assets in of_nodes for name in {each.name for each in assets})
     one_of = {each.name: each for assets in of_nodes for each in assets}
     return [

@@ -15,7 +15,7 @@ else:
     _Text = models.TextField  # not generic at run time
 
 
-class ToldField(_Text):
+class TenantTextField(_Text):
     def get_prep_value(self, value: Any) -> Any:
         prepared = super().get_prep_value(value)
         return for_tenants(prepared) if isinstance(prepared, str) else prepared

@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.inference.port import NOTHING_SAID, SequenceProgress
 from engine.live.rollout.conversation import Conversation, Named
-from engine.pipeline.records import HeardUpTo, SampleProgress, VersionRun
+from engine.pipeline.records import AcknowledgedProgress, SampleProgress, VersionRun
 
 _ROW: Final = np.dtype([("token", "<i4"), ("logprob", "<f4")])
 
@@ -28,12 +28,12 @@ class Rest:
     """Tokens of ended turns and of observations."""
 
 
-def told(
-    conversation: Conversation, partial: SequenceProgress | None, named: Named, *, heard: HeardUpTo
+def pack_progress(
+    conversation: Conversation, partial: SequenceProgress | None, named: Named, *, acknowledged: AcknowledgedProgress
 ) -> SampleProgress:
-    """The progress since data's last update (`heard`). `partial`: the turn in progress, its versions by `named`."""
+    """The progress that data has not acknowledged. `partial`: the turn in progress, its versions by `named`."""
     closed, turn = len(conversation.response_ids), partial or NOTHING_SAID
-    since, in_turn = heard.num_tokens, max(0, heard.num_tokens - closed)
+    since, in_turn = acknowledged.num_tokens, max(0, acknowledged.num_tokens - closed)
     versions = [*conversation.versions[since:], *map(named, turn.versions[in_turn:])]
     mark = _mark(conversation, partial)
     return SampleProgress(
@@ -41,26 +41,28 @@ def told(
         num_tokens=closed + len(turn.token_ids),
         runs=tuple(VersionRun(weights=weights, num_tokens=len(list(run))) for weights, run in groupby(versions)),
         state=None
-        if since and mark == heard.mark
+        if since and mark == acknowledged.mark
         else Rest(conversation=_strip_tokens(conversation, partial), num_closed=closed),
-        said=_pack_rows(conversation, turn, since=since, in_turn=in_turn),
+        packed_tokens=_pack_rows(conversation, turn, since=since, in_turn=in_turn),
         since=since,
-        telling=heard.telling,
+        sample_run=acknowledged.sample_run,
         mark=mark,
     )
 
 
 def full_progress(conversation: Conversation, partial: SequenceProgress | None, named: Named) -> SampleProgress:
     """The whole conversation, for the replica that resumes it."""
-    return told(conversation, partial, named, heard=HeardUpTo(key=conversation.key, telling=0))
+    return pack_progress(
+        conversation, partial, named, acknowledged=AcknowledgedProgress(key=conversation.key, sample_run=0)
+    )
 
 
-def restored(progress: SampleProgress) -> Conversation | None:
+def unpack_progress(progress: SampleProgress) -> Conversation | None:
     """The conversation that full progress describes; None if the sample has no prompt yet."""
     if not isinstance(progress.state, Rest):
         return None
     rest, closed = progress.state.conversation, progress.state.num_closed
-    rows = np.frombuffer(progress.said, _ROW)
+    rows = np.frombuffer(progress.packed_tokens, _ROW)
     tokens, logprobs = rows["token"], rows["logprob"].tolist()
     ids = np.where(tokens < 0, ~tokens, tokens).tolist()
     versions = [run.weights for run in progress.runs for _ in range(run.num_tokens)]

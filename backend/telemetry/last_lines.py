@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from backend.jobs.attempts.evidence import SaidLine
+from backend.jobs.attempts.evidence import LastLine
 from backend.jobs.models import Job
 from backend.telemetry.logs import LEVELS, Line, Wanted, lines_of
 from backend.telemetry.models import LogBatch
@@ -23,7 +23,7 @@ BATCHES_READ: Final = 30
 """At worst 6,000 lines, about 20 ms."""
 
 
-def read_last_words(job: Job, attempt: int) -> list[SaidLine]:
+def read_last_lines(job: Job, attempt: int) -> list[LastLine]:
     """Oldest first."""
     batches = LogBatch.objects.filter(job=job, attempt=attempt).order_by("-cursor")
     errors = batches.filter(highest_level__gte=LEVELS.index("error"))
@@ -32,7 +32,7 @@ def read_last_words(job: Job, attempt: int) -> list[SaidLine]:
         lines = list(islice(_read_backwards(batches.filter(num_lines__gt=0)[:LINES_OF_ALL], Wanted()), LINES_OF_ALL))
     lines.reverse()  # keeps the order of lines with equal times
     return [
-        SaidLine(at=line.at, component=line.component, level=line.level, message=line.message)
+        LastLine(at=line.at, component=line.component, level=line.level, message=line.message)
         for line in sorted(lines, key=lambda line: line.at)
     ]
 
