@@ -42,9 +42,11 @@ class Custom:
         if not isinstance(raw, dict) or not _PROMPT_KEYS.issuperset(raw) or ("text" in raw) == ("messages" in raw):
             rule = '{"text": …} or {"messages": […], "tools": […]}, with "facts": {…}'
             raise _prompt_error(f"prompt: {rule}, got {shown(raw)}")
-        row = {"prompt": raw.get("text", raw.get("messages")), "tools": raw.get("tools")}
+        field = "text" if "text" in raw else "messages"
         try:
-            question = question_of(row, Columns(all_to_judge=True))
+            question = question_of(
+                {field: raw[field], "tools": raw.get("tools")}, Columns(prompt=field, all_to_judge=True)
+            )
         except (ValueError, RecursionError) as error:
             raise _prompt_error(f"prompt: {error}") from error
         return sound_prompt(replace(question.as_prompt(split, ordinal), facts=_check_facts(raw.get("facts", {}))))

@@ -3,7 +3,7 @@
 Invariant: a wrong parameter raises a `ValueError` that names it, the value given and the values that are accepted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from engine.spec.environment_params import ENVIRONMENTS, Value
@@ -36,6 +36,11 @@ class ParamReader:
 
     def the_rest(self) -> dict[str, Value]:
         return {name: value for name, value in self._params.items() if name not in self._rows}
+
+    def check(self, rule: Callable[[Params], Iterator[tuple[str, str]]]) -> None:
+        """Applies a rule over several parameters. Raises `ValueError`."""
+        for _, error in rule(self._params):
+            raise ValueError(f"{self._environment}: {error}")
 
     def finish(self) -> None:
         for name in self.the_rest():

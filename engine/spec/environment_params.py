@@ -226,10 +226,11 @@ def _check_together(environment: str, params: Mapping[str, Value]) -> Iterator[t
     if environment == "tools" and "search" in words_of(str(params.get("tools", ""))) and not params.get("corpus"):
         yield "tools", "tools: search needs corpus, a data set of documents"
     if "held_out_column" in ENVIRONMENTS[environment].params:
-        yield from _check_held_out(params)
+        yield from check_held_out(params)
 
 
-def _check_held_out(params: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+def check_held_out(params: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+    """(parameter, error) of contradicting ways to hold out questions."""
     ways = [
         name
         for name in ("held_out_share", "held_out_column", "held_out_data")

@@ -93,5 +93,5 @@ class Requests:
 
 def _end_out_of_time(report: TrainerPaused) -> EndRun:
     saved = f"A checkpoint of step {report.checkpointed} is saved" if report.checkpointed else "No checkpoint was saved"
-    message = f"The run used up its max_runtime_s after step {report.step}. {saved}."
+    message = f"max_runtime_s leaves no time for another step: the run ended after step {report.step}. {saved}."
     return EndRun(outcome="failed", failure_class="timeout", message=message)

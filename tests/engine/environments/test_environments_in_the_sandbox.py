@@ -111,7 +111,7 @@ def test_many_threads_may_respond_at_once(custom: Custom) -> None:
         ("x = 1", "no attribute 'prompt'"),
         ("def prompt(*_): return 'hello'", "prompt: "),
         ("def prompt(*_): return {'text': 'x', 'messages': []}", "prompt: "),
-        ("def prompt(*_): return {'messages': [{'role': 'king'}]}", "prompt: prompt: message 1: an object with"),
+        ("def prompt(*_): return {'messages': [{'role': 'king'}]}", "prompt: messages: message 1: an object with"),
         ("def prompt(*_): return {'text': 'same'}", "got 'same' in both"),
         ("def prompt(split, ordinal, seed, params): return {'text': split, 'facts': {'a': None}}", "facts: texts"),
     ],

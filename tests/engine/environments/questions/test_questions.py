@@ -264,9 +264,9 @@ def test_columns_have_the_names_given_in_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("params", "wrong"),
     [
-        ({"held_out_column": "split", "held_out_share": 0.5}, "held_out_column: not together with held_out_share"),
-        ({"held_out_column": "split", "held_out_data": "b"}, "held_out_data: not together with held_out_column"),
-        ({"held_out_value": "exam"}, "held_out_value: only together with held_out_column"),
+        ({"held_out_column": "split", "held_out_share": 0.5}, "held_out_column: set only one way to hold out rows"),
+        ({"held_out_column": "split", "held_out_data": "b"}, "held_out_data: set only one way to hold out rows"),
+        ({"held_out_value": "exam"}, "held_out_value: requires held_out_column"),
     ],
 )
 def test_parameters_without_effect_are_refused(params: dict[str, Any], wrong: str) -> None:

@@ -184,7 +184,8 @@ def test_run_pauses_and_saves_before_its_deadline() -> None:
     assert sends(driver.wait(3)) == [*to_both, *to_both]
     [end] = driver.send(TrainerPaused(step=3, checkpointed=3))
     assert isinstance(end, EndRun) and (end.outcome, end.failure_class) == ("failed", "timeout")
-    assert end.message == "The run used up its max_runtime_s after step 3. A checkpoint of step 3 is saved."
+    assert end.message.startswith("max_runtime_s leaves no time for another step: the run ended after step 3.")
+    assert end.message.endswith("A checkpoint of step 3 is saved.")
 
 
 def test_reserve_is_at_most_half_of_the_time() -> None:
