@@ -9,7 +9,9 @@ import pytest
 
 from infra.suite import results
 from infra.suite import verdict as verdicts
+from infra.suite.commands import OVER_BUDGET
 from infra.suite.groups import HEAVY_GROUP, group_of
+from infra.suite.results import Result
 from infra.suite.verdict import Run, Verdict, judge
 
 SETTINGS = """[pytest]
@@ -187,6 +189,15 @@ def test_runs_only_once(tmp_path_factory):
     assert [row.nodeid for row in verdict.unsteady] == ["test_a.py::test_runs_only_once"]
     assert "mark it long" in verdict.reasons["test_a.py::test_burns"]
     assert {row.nodeid for row in verdict.slow} == {"test_a.py::test_burns", "test_a.py::test_sleeps"}
+
+
+def test_budget_that_ends_while_slow_tests_are_timed_is_green(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test that was in progress was ended by the budget, and did not fail."""
+    slow = Result(nodeid="test_a.py::test_slow", outcome="passed", seconds=10 * results.SLOW_AFTER_S)
+    calls = {"all": (0, [slow]), "slow": (OVER_BUDGET, [replace(slow, outcome="failed")])}
+    monkeypatch.setattr(Run, "pytest", lambda self, name, arguments, **more: calls[name])
+    verdict = judge(run)
+    assert verdict.red == [] and verdict.unsteady == [] and verdict.slow == []
 
 
 def test_heavy_files_share_a_group_and_others_have_their_own(tmp_path: Path) -> None:
