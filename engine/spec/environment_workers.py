@@ -10,6 +10,8 @@ from engine.spec.job import JobSpec
 
 CALLS_OF_A_WORKER: Final = 512
 MOST_WORKERS: Final = 256
+MEMORY_SHARE: Final = 1 / 4
+"""The part of a host's memory that all sandboxed processes of a job may use there."""
 
 
 def open_samples(spec: JobSpec) -> int:

@@ -13,9 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
+from engine.spec.environment_workers import MEMORY_SHARE
+
 CORES_SHARE: Final = 1 / 2
 LEAST_COMPUTING: Final = 2
-MEMORY_SHARE: Final = 1 / 4
 BYTES_OF_ONE: Final = 512 << 20
 """The memory limit of most sandboxed processes."""
 LEAST, MOST = 8, 512

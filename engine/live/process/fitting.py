@@ -4,8 +4,9 @@ On a device of its own, a part that cannot fit with any batch is refused, with t
 a fault of the spec, which is not retried. A part that may not fit is logged; so is any misfit on a CPU, whose memory
 the whole host shares. A model that the arithmetic does not know is not checked.
 
-Host memory below the need is a warning, since checkpoints fall back to mapped files. Shared memory that cannot hold the
-weights at all is `HostTooSmall`, for the operator, before a model is loaded for minutes.
+Host memory below the need, without the share of sandboxed processes, is a warning, since checkpoints fall back to
+mapped files. Shared memory that cannot hold the weights at all is `HostTooSmall`, for the operator, before a model is
+loaded for minutes.
 """
 
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.live.process.shared_memory import shared_memory_bytes
+from engine.spec.environment_workers import MEMORY_SHARE
 from engine.spec.fit.hosts import relay_host_need, segment_bytes, trainer_host_need
 from engine.spec.fit.need import gigabytes
 from engine.spec.fit.plan import TrainerPlan
@@ -81,8 +83,12 @@ def judge_host(part: Part, spec: JobSpec, folder: Path, *, shared_bytes: int, ho
         log.warning(
             "fit=doubtful part=%s %s", part, shortage(holder=holder, num_bytes=shared_bytes, needed_bytes=wanted)
         )
-    if need is not None and need.num_bytes > host_bytes:
-        log.warning("fit=doubtful part=%s %s has %s of memory. %s", part, holder, gigabytes(host_bytes), need.lines[0])
+    usable_bytes = int((1 - MEMORY_SHARE) * host_bytes)
+    if need is not None and need.num_bytes > usable_bytes:
+        log.warning(
+            "fit=doubtful part=%s %s has %s of memory, without the share of graders and tools. %s",
+            part, holder, gigabytes(usable_bytes), need.lines[0],
+        )  # fmt: skip
 
 
 def _read_shape(folder: Path) -> ModelShape:

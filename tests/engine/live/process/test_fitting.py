@@ -52,7 +52,7 @@ def test_an_adapter_needs_no_room_for_whole_weights(folder: Path, caplog: pytest
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("shared_gb", "host_gb"), [(20, 10_000), (400, 60)])
+@pytest.mark.parametrize(("shared_gb", "host_gb"), [(20, 10_000), (400, 60), (400, 150)])
 def test_a_tight_host_is_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture, shared_gb: int, host_gb: int
 ) -> None:
