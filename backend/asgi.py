@@ -13,10 +13,10 @@ django_application = threaded_django()  # first: it loads the apps that the impo
 
 from django.conf import settings  # noqa: E402
 
-from backend.api.body_limit import limit_bodies  # noqa: E402
+from backend.api.limits.body_limit import limit_bodies  # noqa: E402
 from backend.borders.wall import without_hostile_cookies  # noqa: E402
 from backend.ports import refuse_unfilled  # noqa: E402
-from backend.telemetry.consumers import LiveConsumer  # noqa: E402
+from backend.telemetry.live.consumers import LiveConsumer  # noqa: E402
 from backend.telemetry.origin import only_from, refuse  # noqa: E402
 
 refuse_unfilled()

@@ -14,11 +14,11 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation, PathView
 
 import backend
-from backend.accounts.bearer import team_and_key
+from backend.accounts.keys.bearer import team_and_key
 from backend.api.bodies import JsonParser
 from backend.api.handlers import answer_with_problems
+from backend.api.limits.rate_limit import EveryRequest
 from backend.api.problems import CONTENT_TYPE
-from backend.api.rate_limit import EveryRequest
 
 # `api.py` or `NOUN_api.py` of an app, and every module of a room named `rest`. The engine's API is separate.
 _ROUTES = re.compile(r"(\.|_)api$|\.rest\.\w+$")

@@ -9,7 +9,7 @@ from backend.environment import oidc_app, read_environment
 from backend.missing import MissingSetting
 from backend.outside.database import databases
 from backend.outside.mail import mail_settings
-from engine.spec.log_text import form_of
+from engine.spec.logs.log_text import form_of
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = read_environment()
@@ -58,12 +58,12 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "backend.api.middleware.RequestIdMiddleware",
-    "backend.pages.headers.guard_answers",
+    "backend.pages.serving.headers.guard_answers",
     "backend.borders.gzipped.gzip_answers",
-    "backend.api.admission.admit",
+    "backend.api.limits.admission.admit",
     "backend.borders.wall.wall",
     "django.middleware.security.SecurityMiddleware",
-    "backend.pages.static_serving.serve_hashed",
+    "backend.pages.serving.static_serving.serve_hashed",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -142,7 +142,7 @@ TEMPLATES = [
 STATIC_URL = "/static/"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "backend.pages.hashed_files.HashedStorage"},
+    "staticfiles": {"BACKEND": "backend.pages.serving.hashed_files.HashedStorage"},
 }
 STATICFILES_DIRS = [ROOT / "frontend" / "static"]
 WHITENOISE_ALLOW_ALL_ORIGINS = False  # no other site loads the fonts
@@ -162,7 +162,7 @@ MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"  # no
 SESSION_COOKIE_AGE = ENVIRONMENT.session_days * 86_400
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_SSL_REDIRECT = _HTTPS
-# Requested from inside, on a port without a certificate (`backend.api.admission`).
+# Requested from inside, on a port without a certificate (`backend.api.limits.admission`).
 SECURE_REDIRECT_EXEMPT = [r"^internal/engine/", r"^healthz$", r"^readyz$", r"^metrics$"]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if _HTTPS else 0

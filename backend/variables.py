@@ -15,8 +15,8 @@ from typing import Any, Final
 from backend.borders.proxies import Network, read_networks
 from backend.missing import MissingSetting
 from backend.outside.trust import trusted
-from engine.spec.log_text import form_of
-from engine.spec.spans import traces_address
+from engine.spec.logs.log_text import form_of
+from engine.spec.logs.spans import traces_address
 
 MOST_DAYS: Final = 10_000
 Reader = Callable[[str], Any]

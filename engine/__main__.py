@@ -31,8 +31,8 @@ from engine.spec.facts import (
     StepTrained,
 )
 from engine.spec.job import JobSpec
-from engine.spec.log_text import log_to
-from engine.spec.presets import apply_presets
+from engine.spec.logs.log_text import log_to
+from engine.spec.presets.by_model import apply_presets
 
 
 def main() -> int:

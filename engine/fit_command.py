@@ -27,8 +27,8 @@ from engine.spec.fit.table import table_lines
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import replica_misfit, trainer_misfit
 from engine.spec.job import JobSpec
-from engine.spec.presets import apply_presets
-from engine.spec.presets_table import preset_table_lines
+from engine.spec.presets.by_model import apply_presets
+from engine.spec.presets.table import preset_table_lines
 
 DEMO_FOLDER: Final = Path(__file__).parent / "models" / "demo"
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from backend.accounts.keys.scopes import scopes_of_role
 from backend.accounts.models import ApiKey, Role, Team, User
 from backend.accounts.rights import GRANTS, RULES, effective_role
-from backend.accounts.scopes import scopes_of_role
 from backend.accounts.selectors import role_in
 from backend.accounts.services import Caller
 from backend.audit.services import record_action

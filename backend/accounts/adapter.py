@@ -2,7 +2,7 @@
 
 Invariants:
 - sign-up needs an invitation, unless the operator opened it; with open sign-up the address is verified by mail first;
-- attempts are counted before the password is checked, in one statement each (`backend.api.counters`), by address, by
+- attempts are counted before the password is checked, in one statement each (`api.limits.counters`), by address, by
   account and by both: exact across processes; without Postgres every sign-in fails;
 - a wrong password and an unknown account get the same response.
 """
@@ -16,9 +16,9 @@ from django.http import HttpRequest, HttpResponse
 
 from backend.accounts.letters import has_mail
 from backend.accounts.models import User
+from backend.accounts.people.teams import create_own_team
 from backend.accounts.signing_in.events import refused
-from backend.accounts.teams import create_own_team
-from backend.api.counters import take
+from backend.api.limits.counters import take
 from backend.api.request_context import stranger
 from backend.borders.proxies import client_ip
 

@@ -8,11 +8,11 @@ from ninja import Router, Status
 from pydantic import BaseModel, Field
 
 from backend.accounts.acting import Acting
-from backend.accounts.bearer import ANY_KEY, MAY_READ, ApiKeyAuth, caller_of
+from backend.accounts.keys.bearer import ANY_KEY, MAY_READ, ApiKeyAuth, caller_of
 from backend.accounts.models import Role
+from backend.accounts.people.teams import change_team, create_project, delete_project, rename_project, the_project
 from backend.accounts.representations import Named, ProjectOut, TeamOut, represent_project, represent_team
 from backend.accounts.selectors import projects_of
-from backend.accounts.teams import change_team, create_project, delete_project, rename_project, the_project
 from backend.api.pagination import Page
 from backend.api.problems import problems
 from backend.borders.types import OneLine, PathId

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from django.db import connection, models
 from django.db.models import QuerySet
 
-from backend.accounts import keys
+from backend.accounts.keys import tokens as keys
+from backend.accounts.keys.scopes import DEFAULT_SCOPES, SCOPES, scopes_of_role
 from backend.accounts.models import ApiKey, Invitation, Role, Team, User
 from backend.accounts.rights import effective_role
-from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES, scopes_of_role
 from backend.prepared_queries import fetch_prepared
 
 M = TypeVar("M", bound=models.Model)

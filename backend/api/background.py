@@ -3,8 +3,8 @@
 from celery import shared_task
 
 from backend.api import background_times  # noqa: F401  # connects its receivers in the worker
-from backend.api.counters import forget_full_buckets
 from backend.api.idempotency import forget_expired_keys
+from backend.api.limits.counters import forget_full_buckets
 from backend.clock import database_now
 
 

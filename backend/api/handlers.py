@@ -20,6 +20,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, Throttled, ValidationError
 
 from backend.api.bodies import parsed_body
+from backend.api.limits.rate_limit import RateExceeded, allowance_of
 from backend.api.problems import (
     Malformed,
     TooLarge,
@@ -29,7 +30,6 @@ from backend.api.problems import (
     Unexpected,
     problem_response,
 )
-from backend.api.rate_limit import RateExceeded, allowance_of
 from backend.api.request_context import REQUEST_ID
 from backend.errors import FieldError, Invalid, NotFound, Refusal, merged, plain_message, pointer_into
 

@@ -17,8 +17,8 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from backend.api.handlers import DATABASE_IS_AWAY, refusal_for_status
+from backend.api.limits.rate_limit import allowance_of
 from backend.api.problems import CONTENT_TYPE, RETRY_AFTER_S, problem_response
-from backend.api.rate_limit import allowance_of
 from backend.api.request_context import REQUEST_ID, RequestContext, current_request
 from backend.api.request_times import note_request
 from backend.borders.proxies import client_ip

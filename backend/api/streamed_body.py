@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import TimeoutError as Late
 from typing import Any, Final
 
-from engine.spec.asset_manifest import PART_BYTES
+from engine.spec.assets.asset_manifest import PART_BYTES
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from django.http import HttpRequest, HttpResponse
 from ninja import Path, Query, Router, Status
 
-from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.accounts.keys.bearer import ApiKeyAuth, caller_of
 from backend.accounts.models import Project
 from backend.accounts.selectors import projects_of
 from backend.accounts.services import Caller
@@ -31,7 +31,7 @@ from backend.borders.types import PathId
 from backend.clock import database_now
 from backend.errors import Denied, FieldError, NotFound
 from backend.pools.selectors import the_team
-from engine.spec.asset_manifest import Sha256, num_parts, part_bytes
+from engine.spec.assets.asset_manifest import Sha256, num_parts, part_bytes
 
 router = Router(tags=["Data sets and models"])
 

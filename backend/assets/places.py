@@ -20,7 +20,7 @@ from backend.api.problems import Unavailable
 from backend.assets.models import Asset, AssetFile, AssetKind, AssetOrigin, AssetPart
 from backend.store.chosen import store
 from backend.store.port import StoreError
-from engine.spec.asset_manifest import PART_BYTES
+from engine.spec.assets.asset_manifest import PART_BYTES
 
 log = logging.getLogger(__name__)
 

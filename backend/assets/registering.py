@@ -31,7 +31,7 @@ from backend.assets.uploads.listing import CONFIG
 from backend.assets.uploads.upload import next_version
 from backend.audit.services import record_action
 from backend.store.chosen import store
-from engine.spec.asset_manifest import PART_BYTES, AssetManifest, ManifestFile
+from engine.spec.assets.asset_manifest import PART_BYTES, AssetManifest, ManifestFile
 
 OURS: Final = ("assets", "jobs")
 

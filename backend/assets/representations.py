@@ -9,7 +9,7 @@ from backend.assets.models import Asset, AssetFile, AssetState
 from backend.assets.selectors import received_parts
 from backend.assets.storage import Storage
 from backend.assets.uploads.listing import MOST_FILES, ListedFile
-from engine.spec.asset_manifest import Sha256, num_parts
+from engine.spec.assets.asset_manifest import Sha256, num_parts
 from engine.spec.strict import Strict, Text
 
 Kind = Literal["data", "model"]

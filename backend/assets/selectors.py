@@ -18,7 +18,7 @@ from backend.checkpoints.models import RegisteredModel
 from backend.checkpoints.uploads import UploadedVersion
 from backend.errors import Denied, NotFound
 from backend.jobs.models import TERMINAL_STATES
-from engine.spec.asset_manifest import AssetManifest, ManifestFile, num_parts
+from engine.spec.assets.asset_manifest import AssetManifest, ManifestFile, num_parts
 
 _ASSET_ID = re.compile(r"asset_[0-9a-z]{20}", re.ASCII)
 MOST_NAMES = 500  # for a selection list; other names can be typed

@@ -10,7 +10,7 @@ from ninja import Router
 from pydantic import BaseModel, Field
 
 from backend.accounts.acting import Acting
-from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.accounts.keys.bearer import ApiKeyAuth, caller_of
 from backend.api.etags import IfMatch, etag_of, tagged
 from backend.api.pagination import Page
 from backend.api.problems import problems

@@ -14,9 +14,9 @@ from django.db import transaction
 from django.db.models import Q
 
 from backend.accounts.acting import Acting
-from backend.accounts.memberships import membership_of
 from backend.accounts.models import Project, Team, User
-from backend.accounts.teams import the_project
+from backend.accounts.people.memberships import membership_of
+from backend.accounts.people.teams import the_project
 from backend.api.etags import etag_of, refuse_if_changed
 from backend.audit.services import record_action
 from backend.budgets.models import SpendingLimit, Unit

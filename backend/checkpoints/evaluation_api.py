@@ -6,10 +6,10 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 from pydantic import Field
 
-from backend.accounts.bearer import MAY_WRITE, caller_of
+from backend.accounts.keys.bearer import MAY_WRITE, caller_of
 from backend.api.idempotency import Key
+from backend.api.limits.rate_limit import counted_at
 from backend.api.problems import problems
-from backend.api.rate_limit import counted_at
 from backend.borders.types import PathId
 from backend.checkpoints.evaluating import EvaluationWishes, evaluate_checkpoint, evaluation_spec
 from backend.checkpoints.selectors import the_checkpoint

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Path, Router, Status
 from pydantic import Field
 
-from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.accounts.keys.bearer import ApiKeyAuth, caller_of
 from backend.accounts.models import Role
 from backend.accounts.services import Caller
 from backend.api.etags import IfMatch, etag_of, refuse_if_changed, tagged

@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from ninja import Query, Router
 from pydantic import BaseModel
 
-from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.accounts.keys.bearer import ApiKeyAuth, caller_of
 from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
 from backend.api.problems import problems
 from backend.audit.models import AuditEntry

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from django.http import HttpRequest
 from ninja import Header, Query, Router, Status
 
-from backend.accounts.bearer import MAY_READ, caller_of
+from backend.accounts.keys.bearer import MAY_READ, caller_of
 from backend.api.pagination import DEFAULT_LIMIT, Limit
 from backend.api.problems import problems
 from backend.borders.types import PathId

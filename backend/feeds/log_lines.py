@@ -18,7 +18,7 @@ from typing import Any, Self
 from backend.errors import FieldError, Invalid
 from backend.feeds.streaming import Pulled, frame, mark
 from backend.jobs.models import TERMINAL_STATES, Job
-from backend.telemetry.logs import Line, Wanted, batches_from, last_lines, lines_of
+from backend.telemetry.logs.batches import Line, Wanted, batches_from, last_lines, lines_of
 from backend.telemetry.models import LogBatch
 
 LINES_AT_ONCE = 500

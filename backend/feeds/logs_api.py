@@ -5,16 +5,16 @@ from typing import Annotated, Any
 from django.http import HttpRequest
 from ninja import Header, Query, Router, Status
 
-from backend.accounts.bearer import MAY_READ, caller_of
+from backend.accounts.keys.bearer import MAY_READ, caller_of
 from backend.api.problems import problems
 from backend.borders.types import PathId
 from backend.feeds.log_lines import LogSource, Place, place_of_tail
 from backend.feeds.opening import inbox_of, stream_doc, streamed
 from backend.jobs.selectors import the_job
-from backend.telemetry.activity_api import MOST_LINES
-from backend.telemetry.logs import Wanted, batches_from
+from backend.telemetry.logs.batches import Wanted, batches_from
 from backend.telemetry.models import RemovedKind
 from backend.telemetry.removal import refuse_if_removed
+from backend.telemetry.replicas.api import MOST_LINES
 from engine.spec.facts import LogLevel
 from engine.spec.strict import Text
 

@@ -1,6 +1,6 @@
 """The open streams of this process: each costs a socket and a place in the hub."""
 
-from backend.api.places import Limits, Places
+from backend.api.limits.places import Limits, Places
 from backend.api.problems import TooManyRequests
 
 MOST_OF_A_TEAM = 100  # a third of a process: two teams at their limit leave room for a third

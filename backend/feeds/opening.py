@@ -7,10 +7,10 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
 from backend.accounts.services import Caller, recognise_api_key
-from backend.api.rate_limit import STREAMS, take
+from backend.api.limits.rate_limit import STREAMS, take
 from backend.feeds.open_streams import TooManyStreams, open_streams
 from backend.feeds.streaming import Source, stream
-from backend.telemetry.hub import Inbox, user_notice
+from backend.telemetry.live.hub import Inbox, user_notice
 
 EVENT_STREAM = "text/event-stream"
 

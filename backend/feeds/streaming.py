@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from django.db import DatabaseError, InterfaceError, connection
 
-from backend.telemetry.hub import Inbox, hub
+from backend.telemetry.live.hub import Inbox, hub
 
 HEARTBEAT_S = 15.0
 RECHECK_EVERY_S = 30.0

@@ -6,7 +6,7 @@ class JobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from backend.accounts.project_limits import project_of_job
+        from backend.accounts.keys.project_limits import project_of_job
         from backend.jobs.line.scheduling import call_a_round
         from backend.jobs.selectors import project_id_of
         from backend.pools.changes import pool_changed

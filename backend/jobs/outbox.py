@@ -27,7 +27,7 @@ from django.db.models import F
 from backend.jobs.models import OutboxMessage
 from backend.jobs.nudge import publish_soon
 from backend.jobs.row_batch import Statement, execute_batch
-from engine.spec.log_subject import about
+from engine.spec.logs.log_subject import about
 
 log = logging.getLogger(__name__)
 

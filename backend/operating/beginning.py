@@ -17,8 +17,8 @@ from django.urls import reverse
 
 from backend.accounts.addresses.proved import is_proved, vouch_for
 from backend.accounts.models import Membership, Project, Role, Team, User
+from backend.accounts.people.teams import FIRST_PROJECT
 from backend.accounts.signing_in.resets import make_reset, may_reset, reset_link_of
-from backend.accounts.teams import FIRST_PROJECT
 from backend.audit.services import record_action
 from backend.errors import Conflict
 from backend.pools.models import Device, ResourcePool, TeamQuota

@@ -24,7 +24,7 @@ from backend.jobs.line.queue import QueueView, queue_view_of
 from backend.jobs.models import Job, JobState
 from backend.pages import curl
 from backend.pages.budgets.asking import question_shown
-from backend.pages.team_views import acting_in, frame_of
+from backend.pages.team.team_views import acting_in, frame_of
 from backend.pools.budgets import BudgetState, budget_states
 from backend.pools.clusters.looks import is_amiss, look_of, words
 from backend.pools.models import ResourcePool, TeamQuota

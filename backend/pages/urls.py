@@ -4,26 +4,15 @@ from dataclasses import dataclass
 
 from django.urls import path
 
-from backend.pages import (
-    audit_views,
-    environment_views,
-    invitation_views,
-    job_views,
-    key_views,
-    queue_views,
-    series_views,
-    submit_views,
-    team_views,
-    usage_views,
-    views,
-    webhook_views,
-)
+from backend.pages import environment_views, queue_views, views
 from backend.pages.assets import views as asset_views
 from backend.pages.assets.registry_views import change_model, model
-from backend.pages.budgets import asking
+from backend.pages.budgets import asking, usage_views
 from backend.pages.budgets import views as budget_views
 from backend.pages.evaluations.views import evaluations
 from backend.pages.home.views import home
+from backend.pages.job import page_views as job_views
+from backend.pages.job import series_views
 from backend.pages.job.change_views import change
 from backend.pages.job.checkpoint_act_views import act, download, retention
 from backend.pages.job.checkpoint_acts import ACTS
@@ -34,10 +23,12 @@ from backend.pages.job.retry_views import retry
 from backend.pages.job.tabs import TABS
 from backend.pages.jobs.list_views import jobs
 from backend.pages.jobs.several_views import several_jobs
+from backend.pages.new_job import submit_views
 from backend.pages.operating import status_views
 from backend.pages.operator import urls as operator_urls
 from backend.pages.programs import views as program_views
 from backend.pages.programs.wheel import wheel_name
+from backend.pages.team import audit_views, invitation_views, key_views, team_views, webhook_views
 from backend.pages.trajectories.views import trajectory
 
 

@@ -3,7 +3,7 @@
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from backend.accounts.bearer import MAY_READ, ApiKeyAuth, caller_of
+from backend.accounts.keys.bearer import MAY_READ, ApiKeyAuth, caller_of
 from backend.api.etags import IfMatch, etag_of, tagged
 from backend.api.pagination import Page
 from backend.api.problems import problems

@@ -10,7 +10,7 @@ from datetime import datetime
 from django.db import transaction
 
 from backend.accounts.addresses.proved import vouch_for
-from backend.accounts.keys import is_well_formed, prefix_of
+from backend.accounts.keys.tokens import is_well_formed, prefix_of
 from backend.accounts.models import ApiKey, Membership, Project, Role, Team, User
 from backend.accounts.services import create_api_key, recognise_api_key
 from backend.pools.models import Device, ResourcePool, TeamQuota

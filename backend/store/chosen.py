@@ -7,7 +7,7 @@ from django.conf import settings
 
 from backend.store.folder import FolderStore
 from backend.store.port import ObjectStore
-from engine.spec.store_address import StoreAddress
+from engine.spec.assets.store_address import StoreAddress
 
 
 @cache

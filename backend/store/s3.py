@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from backend.outside.trust import trouble_with_certificate
 from backend.store.port import NotStored, StoredObject, StoreError, StoreUnavailable, checked_key
-from engine.spec.store_address import StoreAddress
+from engine.spec.assets.store_address import StoreAddress
 
 _TRANSFER: Final = TransferConfig(multipart_threshold=16 * 1024**2, multipart_chunksize=16 * 1024**2, max_concurrency=4)
 _MISSING: Final = frozenset({"NoSuchKey", "404", "NotFound"})

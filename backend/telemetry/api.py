@@ -6,13 +6,13 @@ from django.http import HttpRequest
 from ninja import Query, Router
 from pydantic import Field
 
-from backend.accounts.bearer import MAY_READ, caller_of
+from backend.accounts.keys.bearer import MAY_READ, caller_of
 from backend.api.problems import problems
 from backend.borders.types import LARGEST, PathId
 from backend.jobs.selectors import the_job
 from backend.telemetry.representations import MetricsOut, SeriesOut
 from backend.telemetry.selectors import metrics_since, series_of
-from backend.telemetry.thinned_series import thinned_metrics
+from backend.telemetry.series.thinned import thinned_metrics
 from engine.spec.strict import Text
 
 router = Router(tags=["Telemetry"])

@@ -10,7 +10,7 @@ from backend.store.chosen import store
 from backend.store.port import StoreError
 from backend.telemetry.removal import remove_old_logs, remove_old_trajectories
 from backend.telemetry.retention import forget_old_spans, reduce_old_series
-from backend.telemetry.trajectory_archive import archive_trajectories, jobs_to_archive
+from backend.telemetry.trajectories.archive import archive_trajectories, jobs_to_archive
 
 
 @shared_task(name="telemetry.archive_trajectories", throws=(StoreError,))

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
 from pydantic import BaseModel, Field
 
-from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.accounts.keys.bearer import ApiKeyAuth, caller_of
 from backend.api.problems import problems
 from backend.borders.types import Day, PathId
 from backend.clock import database_now

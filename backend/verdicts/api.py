@@ -3,7 +3,7 @@
 from django.http import HttpRequest
 from ninja import Router
 
-from backend.accounts.bearer import MAY_READ, caller_of
+from backend.accounts.keys.bearer import MAY_READ, caller_of
 from backend.api.problems import problems
 from backend.borders.types import PathId
 from backend.jobs.selectors import the_job

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Final
 
 from backend.jobs.models import Job, JobState
-from backend.telemetry.drawing import ends_of_series
-from backend.telemetry.thinned_series import thinned_metrics
+from backend.telemetry.series.drawing import ends_of_series
+from backend.telemetry.series.thinned import thinned_metrics
 from backend.verdicts.models import JobVerdict
 from backend.verdicts.rules.finding import WORDS
 from backend.verdicts.rules.observed import RECENT, WHOLE, Observed

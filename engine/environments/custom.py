@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from engine.environments.border import shown, sound_prompt
-from engine.environments.graders import SandboxedGrader
-from engine.environments.own_judge import OwnJudge
+from engine.environments.judging.graders import SandboxedGrader
+from engine.environments.judging.own_judge import OwnJudge
 from engine.environments.params import Params
 from engine.environments.port import GraderError, Observation, Prompt, Split, Turn, Verdict
 from engine.environments.questions.question import Columns, question_of

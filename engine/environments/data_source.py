@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 from typing import Final
 
+from engine.spec.assets.named_assets import BUILT_IN_DATA
 from engine.spec.environment_params import files_of
 from engine.spec.job import EnvironmentSpec
-from engine.spec.named_assets import BUILT_IN_DATA
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _QUESTIONS: Final = Path(__file__).parent / "questions"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from engine.environments.own_judge import OwnJudge
+from engine.environments.judging.own_judge import OwnJudge
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import Observation, Prompt, Split, Turn, Verdict
 from engine.environments.questions.data_set import Questions

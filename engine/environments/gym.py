@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from engine.environments.graders import SandboxedGrader, SpoiltByText, TextJudge, inside_file
+from engine.environments.judging.graders import SandboxedGrader, SpoiltByText, TextJudge, inside_file
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Prompt, Split, Turn, Verdict
 from engine.environments.sandbox.capacity import host_capacity

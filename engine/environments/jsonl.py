@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
+from engine.environments.judging.verifiers import Verify, make_verifier
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import Prompt, Split, Turn, Verdict
 from engine.environments.questions.data_set import Questions
 from engine.environments.questions.params import DataParams
-from engine.environments.verifiers import Verify, make_verifier
 
 
 class Jsonl:

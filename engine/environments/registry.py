@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from engine.environments.border import sound_prompt
-from engine.environments.calls import MARKS, calls_by
 from engine.environments.custom import Custom
 from engine.environments.data_source import locate_data
 from engine.environments.graded import Graded
@@ -20,8 +19,9 @@ from engine.environments.port import Environment, GraderError, Prompt, Role, Too
 from engine.environments.questions.data_set import Accept
 from engine.environments.questions.params import DataParams
 from engine.environments.running_sums import RunningSums
-from engine.environments.tool_sums import ToolSums
-from engine.environments.tools import Tools, with_rules
+from engine.environments.tools.calls import MARKS, calls_by
+from engine.environments.tools.tool_sums import ToolSums
+from engine.environments.tools.tools import Tools, with_rules
 from engine.spec.environment_params import TOOLS
 from engine.spec.job import EnvironmentSpec
 

@@ -10,11 +10,11 @@ import sys
 from typing import Final
 
 from engine.environments.gym import ReasoningGym
+from engine.environments.judging.verifiers import make_verifier
 from engine.environments.params import ParamReader
 from engine.environments.port import GraderError, Turn
 from engine.environments.sandbox.outcome import Refused
 from engine.environments.sandbox.run import run_python
-from engine.environments.verifiers import make_verifier
 
 TIMEOUT_S: Final = 120.0  # the very first start writes the bytecode of some thousand files
 _CASES: Final = (

@@ -17,7 +17,7 @@ import httpx
 
 from engine.sinks.port import EventSink
 from engine.spec.facts import DriverStarted, FactBody, PhaseChanged, PipelineReady, RunFinished, StepTrained
-from engine.spec.spans import Of, Span, document
+from engine.spec.logs.spans import Of, Span, document
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from engine.spec.asset_manifest import Sha256
+from engine.spec.assets.asset_manifest import Sha256
 from engine.spec.facts import Fact
 from engine.spec.job import ACCEPTED, JobSpec
 from engine.spec.labels import LabelSelector

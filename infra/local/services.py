@@ -135,7 +135,7 @@ class Site:
         port = str(self.ports["web"])
         commands: dict[str, list[str]] = {
             "web": ["uvicorn", "backend.asgi:application", "--host", "127.0.0.1", "--port", port, "--no-access-log",
-                    "--http", "backend.api.connections:BoundedHttp", "--ws-max-size", "65536",
+                    "--http", "backend.api.limits.connections:BoundedHttp", "--ws-max-size", "65536",
                     "--no-proxy-headers", "--log-level", "warning", "--timeout-graceful-shutdown", "5"],
             "worker": ["celery", "--quiet", "-A", "backend.celery", "worker", "--concurrency", "2",
                        "--loglevel", "INFO", "--without-gossip", "--without-mingle"],

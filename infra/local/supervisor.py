@@ -29,7 +29,7 @@ from typing import IO
 import psutil
 
 from engine.policy.awake import AwakeTime
-from engine.spec.log_text import FORMS, OneLine
+from engine.spec.logs.log_text import FORMS, OneLine
 from infra.local.database_setup import DatabaseSetup
 from infra.local.errors import LocalError
 from infra.local.home import PROJECT, Home, write_private

@@ -20,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from backend.accounts.models import User
 from backend.jobs.lifecycle import LIVE_CHANNEL
-from backend.telemetry.hub import Inbox
+from backend.telemetry.live.hub import Inbox
 from tests.waiting import eventually
 
 ORIGIN = "http://127.0.0.1:8000"

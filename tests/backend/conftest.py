@@ -12,8 +12,8 @@ import pytest
 from django.db import connection, transaction
 from django.test import Client
 
+from backend.accounts.keys.scopes import SCOPES
 from backend.accounts.models import ApiKey, Membership, Project, Role, Team, User
-from backend.accounts.scopes import SCOPES
 from backend.accounts.services import create_api_key
 from backend.assets.models import Asset, AssetOrigin, AssetState
 from backend.checkpoints.models import Checkpoint

@@ -22,7 +22,7 @@ def web_server(transactional_db: None) -> Iterator[str]:
 
     web = uvicorn.Server(
         uvicorn.Config(application, host="127.0.0.1", port=0, lifespan="off", log_level="warning",
-                       http="backend.api.connections:BoundedHttp", timeout_graceful_shutdown=2)
+                       http="backend.api.limits.connections:BoundedHttp", timeout_graceful_shutdown=2)
     )  # fmt: skip
     thread = threading.Thread(target=web.run, daemon=True)
     thread.start()

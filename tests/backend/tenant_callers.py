@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from backend.accounts.keys.scopes import SCOPES, scopes_of_role
 from backend.accounts.models import Role, Team, User
-from backend.accounts.scopes import SCOPES, scopes_of_role
 from backend.accounts.services import create_api_key, revoke_api_key
 
 NOBODY = ("anonymous", "revoked key", "expired key", "key of one who left")

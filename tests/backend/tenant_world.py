@@ -19,7 +19,7 @@ from backend.pages.job.controls import CONTROLS
 from backend.pages.job.tabs import TABS
 from backend.pools.models import Budget, Maintenance, ResourcePool, TeamQuota
 from backend.quota_requests.models import QuotaRequest
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from backend.telemetry.models import Trajectory
 from backend.usage.pricing.prices import PriceTerms, set_price
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint

@@ -31,7 +31,7 @@ names = ["celery.worker", "celery.app.trace", "celery.beat", "celery.redirected"
 DRIVER: Final = """
 import logging
 from engine.live.process.settings import log_form
-from engine.spec.log_text import log_to
+from engine.spec.logs.log_text import log_to
 log_to(fmt="%(asctime)s %(levelname)s %(message)s", form=log_form())
 names = ["engine.live.run.attempt", "httpx"]
 """
@@ -106,7 +106,7 @@ def test_json_log_lines_are_objects_without_forgery(setup: str, num_records: int
 
 FORMATTING: Final = ("basicConfig", "Formatter", "StreamHandler", "FileHandler")
 MAY_FORMAT: Final = {
-    "engine/spec/log_text.py": "here it is done for all",
+    "engine/spec/logs/log_text.py": "here it is done for all",
     "engine/sinks/lines.py": "a job's own log, which is no terminal's: newlines stay",
     "engine/models/make_demo.py": "a tool of a developer's, which names nothing of a stranger's",
 }

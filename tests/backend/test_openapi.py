@@ -10,8 +10,8 @@ from django.test import Client
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
-from backend.accounts.bearer import ApiKeyAuth
-from backend.accounts.scopes import SCOPES
+from backend.accounts.keys.bearer import ApiKeyAuth
+from backend.accounts.keys.scopes import SCOPES
 from backend.api.handlers import _BY_STATUS
 from backend.errors import Refusal
 from backend.pages.programs.shapes import field_of, parts_of

@@ -18,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
-from backend.accounts.bearer import ApiKeyAuth
+from backend.accounts.keys.bearer import ApiKeyAuth
 from backend.audit.models import AuditEntry
 from backend.jobs.models import Job
 from backend.pages import urls as page_urls

@@ -19,7 +19,7 @@ from backend.jobs.control.pausing import pause_job, resume_job
 from backend.jobs.models import Job, JobAttempt, OutboxMessage
 from backend.pools.models import ResourcePool
 from backend.reconcile.round import reconcile, sweep_zombies
-from backend.telemetry.ingest import ingest_facts, note_heartbeat
+from backend.telemetry.intake.ingest import ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
 from tests.backend.conftest import MakeJob
 from tests.backend.fake_ray import FakeRay

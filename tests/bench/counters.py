@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     from django.core.management import call_command
     from django.db import connection
 
-    from backend.api.counters import take
+    from backend.api.limits.counters import take
 
     call_command("migrate", verbosity=0)
     valkey = redis.Redis.from_url(settings.CELERY_BROKER_URL)

@@ -39,7 +39,7 @@ SEEN = (
 
 def values_at(step: int, rng: random.Random) -> dict[str, float]:
     """One of every series that is drawn."""
-    from backend.pages.charts import HELD_OUT, KEYS
+    from backend.pages.job.panels.charts import HELD_OUT, KEYS
 
     return {key: 0.5 + 0.3 * math.sin(step / 70) + rng.gauss(0, 0.1) for key in KEYS if key != HELD_OUT}
 
@@ -49,7 +49,7 @@ def stored(job: Any, steps: range, rng: random.Random) -> None:
 
     from backend.jobs.lifecycle import locked_job, next_cursor
     from backend.jobs.models import Job
-    from backend.telemetry.series import NewPoint, store_points
+    from backend.telemetry.series.points import NewPoint, store_points
 
     begun = datetime.now(UTC) - timedelta(seconds=steps.stop)
     with transaction.atomic():

@@ -130,7 +130,7 @@ def write(job_id: str, rate: float, seconds: float, written: list[float]) -> Non
     from django.db import connection, transaction
 
     from backend.jobs.lifecycle import locked_job, next_cursor
-    from backend.telemetry.logs import store_lines
+    from backend.telemetry.logs.batches import store_lines
     from engine.spec.facts import LogLines
 
     due = time.monotonic()

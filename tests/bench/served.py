@@ -88,8 +88,8 @@ def _made_a_job() -> dict[str, Any]:
     call_command("migrate", verbosity=0)
     from django.db import transaction
 
+    from backend.accounts.keys.scopes import SCOPES
     from backend.accounts.models import Membership, Project, Role, Team, User
-    from backend.accounts.scopes import SCOPES
     from backend.accounts.services import create_api_key
     from backend.jobs.attempts.tokens import attempt_token
     from backend.jobs.lifecycle import advance, locked_job

@@ -105,7 +105,7 @@ def fill(ours: Any, theirs: Any, texts: Sequence[str], num: int) -> None:
     from backend.telemetry.fulltext.searched_texts import pack_texts, searched_texts
     from backend.telemetry.fulltext.words import kept_words
     from backend.telemetry.models import Trajectory
-    from backend.telemetry.trajectories import MOST_SHOWN
+    from backend.telemetry.trajectories.storing import MOST_SHOWN
 
     said = [searched_texts(sample_of(text, 0)) for text in texts]
     made = [(kept_words([each.text for each in parts], ()), pack_texts(parts)) for parts in said]
@@ -135,8 +135,8 @@ def intake(job: Any, texts: Sequence[str], *, step: int) -> dict[str, float]:
     from django.db import transaction
 
     from backend.jobs.lifecycle import locked_job, next_cursor
-    from backend.telemetry import trajectories
     from backend.telemetry.fulltext.indexing import store_words
+    from backend.telemetry.trajectories import storing as trajectories
     from engine.spec.facts import TrajectoriesSampled
 
     took: dict[str, list[float]] = {"without_words": [], "with_words": []}
@@ -159,7 +159,7 @@ def searched_ms(job: Any, typed: str) -> list[float]:
     """All that the route does but for the request itself."""
     from backend.telemetry.fulltext.finding import passages_of
     from backend.telemetry.fulltext.question import question_of
-    from backend.telemetry.trajectory_search import Wanted, search_trajectories
+    from backend.telemetry.trajectories.search import Wanted, search_trajectories
 
     took = []
     for _ in range(RUNS):

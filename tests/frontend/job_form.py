@@ -4,7 +4,7 @@ from urllib.parse import urlencode
 
 from django.test import Client
 
-from backend.pages.forms import JobForm
+from backend.pages.new_job.forms import JobForm
 from engine.spec.job import JobSpec
 from tests.frontend.html_reading import Answer
 from tests.frontend.seed import World

@@ -20,9 +20,9 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
-from backend.telemetry.ingest import ingest_facts
-from backend.telemetry.series import NewPoint, store_points
-from backend.telemetry.trajectories import store_trajectories
+from backend.telemetry.intake.ingest import ingest_facts
+from backend.telemetry.series.points import NewPoint, store_points
+from backend.telemetry.trajectories.storing import store_trajectories
 from backend.verdicts.judging import judge_job
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from backend.webhooks.services import create_endpoint

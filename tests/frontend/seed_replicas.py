@@ -7,7 +7,7 @@ from django.db import transaction
 
 from backend.jobs.lifecycle import locked_job
 from backend.jobs.models import Job
-from backend.telemetry.activity import DOINGS, store_activity
+from backend.telemetry.replicas.activity import DOINGS, store_activity
 from engine.spec.facts import ReplicasObserved
 
 EVERY_S: Final = 10

@@ -10,7 +10,7 @@ from backend.accounts.models import Team, User
 from backend.assets.models import Asset, AssetFile, AssetPart
 from backend.assets.storage import set_storage
 from backend.operating.node_assets import keep_found
-from engine.spec.asset_manifest import PART_BYTES
+from engine.spec.assets.asset_manifest import PART_BYTES
 from engine.spec.node_report import NodeReport
 from tests.backend.conftest import given_asset
 from tests.frontend.html_reading import text_of

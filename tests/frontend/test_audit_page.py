@@ -75,7 +75,7 @@ def test_filters_find_by_name_action_target_and_day(world: World, owner: Client)
 def test_long_logs_come_in_pages_that_keep_the_filter(
     world: World, owner: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backend.pages.audit_views.ENTRIES_A_PAGE", 2)
+    monkeypatch.setattr("backend.pages.team.audit_views.ENTRIES_A_PAGE", 2)
     wrote(world, "key.created", "key.revoked", "key.created", "key.created")
     first = words_of(owner.get("/audit/?action=key.created"))
     link = re.search(r'rel="next" href="([^"]+)"', first)
@@ -128,7 +128,7 @@ def test_changed_anchors_are_told(world: World, owner: Client, anchors: Path) ->
 
 
 def test_a_very_long_log_is_left_to_the_operator(world: World, owner: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backend.pages.audit_views.MOST_CHECKED", 1)
+    monkeypatch.setattr("backend.pages.team.audit_views.MOST_CHECKED", 1)
     wrote(world, "key.created", "key.revoked")
     assert "manage.py verify_audit" in words_of(owner.get("/audit/?check=1"))
 

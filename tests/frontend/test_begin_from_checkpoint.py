@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job
 from backend.jobs.submitting.templates import gallery
-from backend.pages.charts import HELD_OUT
+from backend.pages.job.panels.charts import HELD_OUT
 from backend.telemetry.models import MetricPoint
 from tests.frontend.html_reading import text_of
 from tests.frontend.job_form import filled, send

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
-from backend.pages.charts import CHARTS, HELD_OUT
+from backend.pages.job.panels.charts import CHARTS, HELD_OUT
 from backend.pages.job.tabs import TABS
 from backend.telemetry.models import MetricSeries
 from engine.spec.facts import TrajectorySample

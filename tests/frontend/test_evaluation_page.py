@@ -16,7 +16,7 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
 from backend.jobs.submitting.validation import validate_job
 from backend.pages.job.making import FORM
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from engine.spec.control import FactBatch
 from engine.spec.job import JobSpec
 from tests.frontend.seed import World, finished, make_world

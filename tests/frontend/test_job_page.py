@@ -17,14 +17,14 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job
 from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter
-from backend.pages.charts import OF_A_TEACHER, OF_EVALUATIONS, charts_of
+from backend.pages.job.panels.charts import OF_A_TEACHER, OF_EVALUATIONS, charts_of
+from backend.pages.job.panels.snapshot import snapshot_of
+from backend.pages.job.panels.timeline import timeline_of
 from backend.pages.job.tabs import TABS
-from backend.pages.snapshot import snapshot_of
-from backend.pages.timeline import timeline_of
-from backend.telemetry.drawing import MAX_POINTS
 from backend.telemetry.models import MetricPoint, MetricSeries, Removal, RemovedKind, Trajectory
-from backend.telemetry.rollups import ROLL_AFTER
-from backend.telemetry.series import NewPoint, store_points
+from backend.telemetry.series.drawing import MAX_POINTS
+from backend.telemetry.series.points import NewPoint, store_points
+from backend.telemetry.series.rollups import ROLL_AFTER
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of
 from tests.frontend.seed import World

@@ -13,13 +13,13 @@ import pytest
 from django.test import Client
 from pydantic import ValidationError
 
-from backend.api.rate_limit import Rate
+from backend.api.limits.rate_limit import Rate
 from backend.assets.registering import register_asset
 from backend.clock import database_now
 from backend.jobs.models import Job
-from backend.pages.as_code import calls
-from backend.pages.forms import JobForm
-from backend.pages.spec_fields import spec_fields
+from backend.pages.new_job.as_code import calls
+from backend.pages.new_job.forms import JobForm
+from backend.pages.new_job.spec_fields import spec_fields
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
 from engine.spec.knob_effects import KNOB_EFFECTS, without_effect
@@ -79,7 +79,7 @@ WRONG = {
 def test_rate_limited_submission_keeps_typed_values(
     world: World, owner: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backend.pages.submit_views.SUBMITS", Rate(name="one-a-minute", limit=1, window_s=60))
+    monkeypatch.setattr("backend.pages.new_job.submit_views.SUBMITS", Rate(name="one-a-minute", limit=1, window_s=60))
     assert send(owner, filled(world, name="First")).status_code == 302
     refused = send(owner, filled(world, name="Second", token="another-token-of-this-form"))
     assert refused.status_code == 429

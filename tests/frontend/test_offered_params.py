@@ -3,8 +3,8 @@
 import pytest
 from django.test import Client
 
-from backend.pages.environment_params import offered_params
-from backend.pages.spec_fields import settings_of
+from backend.pages.new_job.environment_params import offered_params
+from backend.pages.new_job.spec_fields import settings_of
 from engine.spec.environment_params import ENVIRONMENTS
 from tests.frontend.html_reading import text_of
 from tests.frontend.job_form import filled, send

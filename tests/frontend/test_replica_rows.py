@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 
 from backend.jobs.models import Job, JobState
-from backend.pages.replica_rows import COLUMNS, HEIGHTS, MOST_ROWS, ReplicaRows, replica_rows_of
-from backend.telemetry.activity import DOINGS
+from backend.pages.job.panels.replica_rows import COLUMNS, HEIGHTS, MOST_ROWS, ReplicaRows, replica_rows_of
 from backend.telemetry.models import ReplicaActivity
+from backend.telemetry.replicas.activity import DOINGS
 from tests.frontend import seed
 from tests.frontend.seed import World
 from tests.frontend.seed_replicas import told_by_replicas

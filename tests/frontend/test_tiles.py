@@ -15,8 +15,17 @@ from django.test.utils import CaptureQueriesContext
 from backend.clock import database_now
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import TERMINAL_STATES, Job, JobState
-from backend.pages.charts import HELD_OUT, HELD_OUT_ERROR, PASSED, PASSED_ERROR, REWARD, SEGMENTS, STEP_S, UNTRUSTED
-from backend.pages.tiles import tiles_of
+from backend.pages.job.panels.charts import (
+    HELD_OUT,
+    HELD_OUT_ERROR,
+    PASSED,
+    PASSED_ERROR,
+    REWARD,
+    SEGMENTS,
+    STEP_S,
+    UNTRUSTED,
+)
+from backend.pages.job.panels.tiles import tiles_of
 from backend.telemetry.models import MetricPoint, MetricRollup, MetricSeries
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of

@@ -103,7 +103,7 @@ def test_an_unknown_grouping_is_by_day(owner: Client, used: Job) -> None:
 
 
 def test_long_tables_come_in_pages(owner: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backend.pages.usage_views.ROWS_A_PAGE", 2)
+    monkeypatch.setattr("backend.pages.budgets.usage_views.ROWS_A_PAGE", 2)
     start = datetime.now(UTC) - timedelta(hours=2)
     jobs = [seed.finished(world, steps=1, at=start, name=f"Number {each}") for each in range(3)]
     pages = [page_of(owner, f"?by=job&{around(jobs[0])}&page={each}") for each in (1, 2)]

@@ -130,7 +130,7 @@ def test_test_disable_enable_and_delete(owner: Client, endpoint: WebhookEndpoint
 
 
 def test_deliveries_come_in_pages(owner: Client, endpoint: WebhookEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backend.pages.webhook_views.DELIVERIES_A_PAGE", 2)
+    monkeypatch.setattr("backend.pages.team.webhook_views.DELIVERIES_A_PAGE", 2)
     for number in range(3):
         delivery(endpoint, number)
     first = words_of(owner.get(f"/webhooks/{endpoint.pk}/"))

@@ -8,8 +8,8 @@ from typing import Any, Final
 from django.db import transaction
 
 from backend.accounts.acting import Acting
-from backend.accounts.invitations import invite
 from backend.accounts.models import Membership, Project, Role, Team, User
+from backend.accounts.people.invitations import invite
 from backend.checkpoints.models import Checkpoint, CheckpointEvaluation, CheckpointState
 from backend.checkpoints.registry import promote
 from backend.jobs.control.cancelling import cancel_job

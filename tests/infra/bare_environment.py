@@ -71,7 +71,7 @@ def web() -> None:
     for module in celery.loader.import_default_modules():
         assert module
     assert celery.connection_for_read().transport.driver_name == "redis"  # imported by its address' scheme
-    server = uvicorn.Config("backend.asgi:application", http="backend.api.connections:BoundedHttp")
+    server = uvicorn.Config("backend.asgi:application", http="backend.api.limits.connections:BoundedHttp")
     server.load()
     server.get_loop_factory()
 

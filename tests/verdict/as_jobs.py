@@ -11,7 +11,7 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.validation import validate_job
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from backend.verdicts.judging import judge_job
 from engine.spec.control import FactBatch
 from engine.spec.facts import (

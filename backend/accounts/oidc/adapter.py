@@ -22,11 +22,11 @@ from requests import RequestException, Session
 
 from backend.accounts.addresses.claims import claim
 from backend.accounts.addresses.proved import is_taken, person_at
-from backend.accounts.invitations import is_invited
 from backend.accounts.models import User
 from backend.accounts.oidc.asking import note_silence, trusting
+from backend.accounts.people.invitations import is_invited
+from backend.accounts.people.teams import create_own_team
 from backend.accounts.signing_in.events import refused
-from backend.accounts.teams import create_own_team
 
 _UNPROVED = "An account with your address exists but the address is not verified. Reset its password to claim it."
 

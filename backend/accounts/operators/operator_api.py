@@ -11,14 +11,14 @@ from django.http import HttpRequest
 from ninja import Query, Router, Status
 from pydantic import BaseModel, Field
 
-from backend.accounts.bearer import ApiKeyAuth, caller_of
-from backend.accounts.invitations import link_of, mail
+from backend.accounts.keys.bearer import ApiKeyAuth, caller_of
+from backend.accounts.keys.scopes import OPERATES
 from backend.accounts.models import Role, User
 from backend.accounts.operators.acting import Operator
 from backend.accounts.operators.people import close_account, end_sessions, open_account, people, people_after
 from backend.accounts.operators.teams import LONGEST_NAME, all_teams, make_team
-from backend.accounts.people_api import Email
-from backend.accounts.scopes import OPERATES
+from backend.accounts.people.api import Email
+from backend.accounts.people.invitations import link_of, mail
 from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
 from backend.api.problems import problems
 from backend.borders.types import OneLine, PathId

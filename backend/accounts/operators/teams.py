@@ -11,11 +11,11 @@ from django.db import transaction
 from django.db.models import Count, Q
 
 from backend.accounts.acting import Acting
-from backend.accounts.invitations import EMAIL, invite
 from backend.accounts.models import Invitation, Project, Role, Team
 from backend.accounts.operators.acting import Operator
+from backend.accounts.people.invitations import EMAIL, invite
+from backend.accounts.people.teams import FIRST_PROJECT, NameTaken
 from backend.accounts.signing_in.chains import SITE
-from backend.accounts.teams import FIRST_PROJECT, NameTaken
 from backend.errors import FieldError, Invalid, NotFound
 
 LONGEST_NAME = 80

@@ -1,7 +1,7 @@
 """Rate limit of page requests per user, so that a session does not evade the rate limits of keys.
 
 Invariants:
-- the limit is per user, across sessions and tabs; `backend.api.rate_limit` counts requests of keys;
+- the limit is per user, across sessions and tabs; `backend.api.limits.rate_limit` counts requests of keys;
 - counting needs no database query: each web process counts by itself, and each lets the full rate through;
 - a refused request is not counted; the next one passes after `Retry-After`.
 """
@@ -24,7 +24,7 @@ _WINDOW_S: Final = 60.0
 
 
 class Pace:
-    """A leaky bucket per user, as one number, as in `backend.api.counters`. At most one entry per user."""
+    """A leaky bucket per user, as one number, as in `backend.api.limits.counters`. At most one entry per user."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

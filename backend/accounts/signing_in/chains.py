@@ -18,7 +18,7 @@ from typing import Any, Final
 from django.db import transaction
 
 from backend.accounts.models import Membership, Team, User
-from backend.api.counters import take
+from backend.api.limits.counters import take
 from backend.audit.services import record_action
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from backend.assets.models import Asset, AssetFile, AssetKind
 from backend.assets.places import first_bytes
 from backend.assets.uploads.listing import CONFIG, INDEX
 from backend.errors import FieldError, Invalid
-from engine.spec.asset_manifest import PART_BYTES
+from engine.spec.assets.asset_manifest import PART_BYTES
 
 MOST_CONFIG_BYTES: Final = 2**20
 MOST_HEADER_BYTES: Final = 8 * 2**20  # 60,000 tensors in one file; a larger one could exhaust this process' memory

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from backend.assets.models import AssetKind
 from backend.errors import FieldError, Invalid
-from engine.spec.asset_manifest import FileName
+from engine.spec.assets.asset_manifest import FileName
 from engine.spec.strict import Strict
 
 MOST_FILES: Final = 10_000

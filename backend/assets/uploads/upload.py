@@ -29,7 +29,7 @@ from backend.checkpoints.registry import number_for_upload
 from backend.errors import Conflict, FieldError, Invalid, NotFound, Refusal
 from backend.ids import new_id
 from backend.store.chosen import store
-from engine.spec.asset_manifest import num_parts
+from engine.spec.assets.asset_manifest import num_parts
 
 KEPT_FOR: Final = timedelta(days=3)
 """An upload without a new part for this long is abandoned; covers a weekend."""

@@ -16,8 +16,8 @@ from backend.assets.selectors import assets_of
 from backend.assets.using.tokens import asset_token
 from backend.jobs.attempts.asset_catalog import ResolvedAsset
 from backend.jobs.models import Job
+from engine.spec.assets.named_assets import AssetKind, NamedAsset, reference_of
 from engine.spec.control import OrderedAsset, OrderedAssets
-from engine.spec.named_assets import AssetKind, NamedAsset, reference_of
 
 
 class AssetsOfTeams:

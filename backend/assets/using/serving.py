@@ -24,7 +24,7 @@ from backend.checkpoints.export import unblocked
 from backend.errors import NotFound, Refusal
 from backend.store.chosen import store
 from backend.store.port import StoreUnavailable
-from engine.spec.asset_manifest import RANGE, part_bytes
+from engine.spec.assets.asset_manifest import RANGE, part_bytes
 
 LINK_S: Final = 300
 READ_BYTES: Final = 2**20

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from backend.accounts.models import Team
 from backend.jobs.models import Job
 from backend.ports import Port
+from engine.spec.assets.named_assets import NamedAsset
 from engine.spec.control import OrderedAssets
-from engine.spec.named_assets import NamedAsset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@
 Invariants:
 - the outbox sends it after the commit that ended the job, usually once; a failed request is logged, never retried, and
   delays nothing else;
-- the engine's drivers send their spans of the same trace; engine/spec/spans.py holds what both share.
+- the engine's drivers send their spans of the same trace; engine/spec/logs/spans.py holds what both share.
 """
 
 import logging
@@ -18,7 +18,7 @@ import httpx
 from django.conf import settings
 
 from backend.jobs.models import Job, JobEvent, JobState
-from engine.spec.spans import JOB, Span, document
+from engine.spec.logs.spans import JOB, Span, document
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Any
 from django.http import HttpRequest
 from ninja import Router
 
-from backend.accounts.bearer import ANY_KEY
+from backend.accounts.keys.bearer import ANY_KEY
 from backend.api.pagination import Page
 from backend.api.problems import problems
 from backend.borders.types import PathId
@@ -13,7 +13,7 @@ from backend.errors import NotFound
 from backend.jobs.rest.representations import TemplateOut
 from backend.jobs.submitting.templates import Template, gallery
 from engine.spec.job import JobSpec
-from engine.spec.presets import without_presets
+from engine.spec.presets.by_model import without_presets
 
 router = Router(tags=["Catalogue"])
 

@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Status
 from pydantic import BaseModel, Field
 
-from backend.accounts.bearer import MAY_READ, MAY_WRITE, caller_of
+from backend.accounts.keys.bearer import MAY_READ, MAY_WRITE, caller_of
 from backend.api.idempotency import Key
 from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
 from backend.api.problems import problems

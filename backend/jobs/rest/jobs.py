@@ -8,13 +8,13 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Status
 from pydantic import Field
 
-from backend.accounts.bearer import MAY_READ, MAY_WRITE, caller_of
-from backend.accounts.project_limits import refuse_other_project
+from backend.accounts.keys.bearer import MAY_READ, MAY_WRITE, caller_of
+from backend.accounts.keys.project_limits import refuse_other_project
 from backend.api.etags import IfMatch, etag_of, refuse_if_changed, tagged
 from backend.api.idempotency import Key
+from backend.api.limits.rate_limit import counted_at
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
-from backend.api.rate_limit import counted_at
 from backend.borders.types import Id, Moment, PathId
 from backend.clock import database_now
 from backend.jobs.control.cancelling import cancel_job

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from django.http import HttpRequest, HttpResponse
 
-from backend.accounts.bearer import caller_of, team_and_key
+from backend.accounts.keys.bearer import caller_of, team_and_key
 from backend.api.idempotency import Answer, once
-from backend.api.rate_limit import SUBMITS, EveryRequest
+from backend.api.limits.rate_limit import SUBMITS, EveryRequest
 from backend.jobs.models import Job
 from backend.jobs.rest.representations import represent_job
 from backend.jobs.submitting.refusals import SpecRefused

@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from ninja import Query, Router
 from pydantic import BaseModel, Field
 
-from backend.accounts.bearer import MAY_READ, caller_of
+from backend.accounts.keys.bearer import MAY_READ, caller_of
 from backend.api.pagination import DEFAULT_LIMIT, Limit
 from backend.api.problems import problems
 from backend.borders.types import PathId

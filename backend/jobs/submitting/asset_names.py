@@ -9,8 +9,8 @@ from backend.accounts.models import Team
 from backend.errors import FieldError
 from backend.jobs.attempts.asset_catalog import ResolvedAsset, asset_catalog
 from backend.jobs.submitting.refusals import SpecRefused
+from engine.spec.assets.named_assets import NamedAsset, named_assets, with_references
 from engine.spec.job import JobSpec
-from engine.spec.named_assets import NamedAsset, named_assets, with_references
 
 
 def resolve_assets(spec: JobSpec, team: Team, project: str | None) -> tuple[JobSpec, list[ResolvedAsset]]:

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from django.db import connection
 
-from backend.accounts.ceilings import KeyUse, refuse_over_ceiling
 from backend.accounts.models import ApiKey
+from backend.accounts.people.ceilings import KeyUse, refuse_over_ceiling
 from backend.errors import NotFound
 from backend.jobs.attempts.resume_points import job_of_checkpoint
 from backend.jobs.models import TERMINAL_STATES

@@ -9,23 +9,23 @@ from backend.accounts.models import Team
 from backend.jobs.submitting.fitting import shape_of
 from backend.pools.models import Device, RayLook, ResourcePool, TeamQuota
 from backend.pools.selectors import most_of, most_within
-from engine.spec import presets
 from engine.spec.fit.need import GB
 from engine.spec.job import JobSpec
-from engine.spec.preset import Preset
-from engine.spec.presets_by_pool import PoolSize
+from engine.spec.presets import by_model
+from engine.spec.presets.by_pool import PoolSize
+from engine.spec.presets.preset import Preset
 from engine.spec.vllm_label import has_vllm
 
 
 def apply_presets(spec: JobSpec, team: Team, pool: ResourcePool, quotas: Sequence[TeamQuota] | None = None) -> JobSpec:
     """`quotas`: of all teams in the pool, if already read."""
     shape = shape_of(spec.model.source, team)
-    return presets.apply_presets(spec, shape, None if shape is None else _size_of(pool, team, spec, quotas))
+    return by_model.apply_presets(spec, shape, None if shape is None else _size_of(pool, team, spec, quotas))
 
 
 def active_presets(spec: JobSpec, team: Team, pool: ResourcePool) -> tuple[Preset, ...]:
     shape = shape_of(spec.model.source, team)
-    return presets.active_presets(spec, shape, None if shape is None else _size_of(pool, team, spec, None))
+    return by_model.active_presets(spec, shape, None if shape is None else _size_of(pool, team, spec, None))
 
 
 def _size_of(pool: ResourcePool, team: Team, spec: JobSpec, quotas: Sequence[TeamQuota] | None) -> PoolSize | None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from django.db import transaction
 
+from backend.accounts.keys.project_limits import refuse_other_project
 from backend.accounts.models import ApiKey, Project, Team, User
-from backend.accounts.project_limits import refuse_other_project
 from backend.errors import FieldError, NotFound
 from backend.jobs.attempts.asset_catalog import ResolvedAsset, asset_catalog
 from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team

@@ -16,10 +16,10 @@ from django.views.decorators.http import require_http_methods
 
 from backend.accounts.addresses import changes
 from backend.accounts.addresses.change_letters import mail_change_done, mail_change_request
-from backend.accounts.invitations import EMAIL
 from backend.accounts.letters import has_mail
 from backend.accounts.models import User
-from backend.api.counters import take
+from backend.accounts.people.invitations import EMAIL
+from backend.api.limits.counters import take
 from backend.clock import database_now
 from backend.errors import Refusal
 from backend.pages.account.limits import links_at_most

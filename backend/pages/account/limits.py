@@ -6,7 +6,7 @@ from functools import wraps
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from backend.api.counters import take
+from backend.api.limits.counters import take
 from backend.api.request_context import stranger
 
 LinkView = Callable[[HttpRequest, str], HttpResponse]

@@ -15,11 +15,11 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from backend.accounts.invitations import EMAIL
 from backend.accounts.letters import has_mail, send_letter
+from backend.accounts.people.invitations import EMAIL
 from backend.accounts.signing_in import resets
 from backend.accounts.signing_in.chains import record_tried
-from backend.api.counters import take
+from backend.api.limits.counters import take
 from backend.clock import database_now
 from backend.errors import Refusal
 from backend.pages.account.limits import links_at_most, too_many

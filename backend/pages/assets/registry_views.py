@@ -26,7 +26,7 @@ from backend.checkpoints.uploads import uploads_of
 from backend.clock import database_now
 from backend.errors import Denied, Invalid, NotFound
 from backend.pages import curl
-from backend.pages.team_views import act_and_notify, acting_in, address_of, frame_of
+from backend.pages.team.team_views import act_and_notify, acting_in, address_of, frame_of
 from backend.pages.undoing import Done, UndoForm
 
 LONGEST_NOTE: Final = 2_000

@@ -22,9 +22,9 @@ from backend.clock import database_now
 from backend.operating.node_assets import found_on_nodes
 from backend.pages import curl
 from backend.pages.assets.on_nodes import entries_for_operators, where
-from backend.pages.team_views import acting_in, frame_of
+from backend.pages.team.team_views import acting_in, frame_of
 from backend.pages.views import user_of
-from engine.spec.named_assets import BUILT_IN_DATA, BUILT_IN_MODELS
+from engine.spec.assets.named_assets import BUILT_IN_DATA, BUILT_IN_MODELS
 
 NUM_SHOWN = 200
 BEGIN = {"kind": "data", "name": "sums", "files": [{"name": "train.jsonl", "num_bytes": 1_234}]}

@@ -13,7 +13,7 @@ from backend.accounts.acting import Acting
 from backend.borders.types import read_count
 from backend.clock import database_now
 from backend.errors import Invalid, NotFound
-from backend.pages.team_views import act_and_notify, acting_in, address_of
+from backend.pages.team.team_views import act_and_notify, acting_in, address_of
 from backend.pools.models import ResourcePool
 from backend.pools.selectors import the_pool
 from backend.quota_requests.questions import ask, newest_question

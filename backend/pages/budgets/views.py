@@ -23,7 +23,7 @@ from backend.budgets.models import SpendingLimit, Unit
 from backend.clock import database_now
 from backend.errors import Invalid
 from backend.pages.budgets.typed import SECONDS_AN_HOUR, amount_typed, as_typed
-from backend.pages.team_views import act_and_notify, acting_in, address_of
+from backend.pages.team.team_views import act_and_notify, acting_in, address_of
 from backend.pages.undoing import Done, UndoForm
 from backend.usage.pricing.money import shown
 

@@ -14,7 +14,7 @@ from backend.clock import database_now
 from backend.jobs.models import TERMINAL_STATES, Job
 from backend.pages import curl
 from backend.pages.evaluations.compared import compared
-from backend.pages.team_views import acting_in, frame_of
+from backend.pages.team.team_views import acting_in, frame_of
 
 A_PAGE: Final = 50
 MOST_GOING_ON: Final = 20

@@ -21,7 +21,7 @@ from backend.pages import curl
 from backend.pages.home.capacity import lines_of, months_left, pools_held
 from backend.pages.home.needs import needs_of
 from backend.pages.jobs.rows import rows_of
-from backend.pages.submit_targets import submit_targets_of
+from backend.pages.new_job.submit_targets import submit_targets_of
 from backend.pages.views import user_of
 
 MOST_RUNNING: Final = 6

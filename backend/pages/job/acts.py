@@ -17,7 +17,7 @@ from django.db.models import Q
 
 from backend.jobs.attempts.ending import KILLED, PREEMPTED
 from backend.jobs.models import TERMINAL_STATES, ControlRequest, Job, JobEvent, JobState, OutboxMessage
-from backend.pages.event_sentences import EventSentence, event_sentences_of
+from backend.pages.job.panels.event_sentences import EventSentence, event_sentences_of
 
 _MOST_LINES: Final = 12
 _TOLD: Final = (

@@ -17,22 +17,22 @@ from backend.checkpoints.selectors import retention_of
 from backend.jobs.line.explain import explain_wait
 from backend.jobs.models import Job, JobEvent, JobState
 from backend.pages import curl
-from backend.pages.charts import CHARTS, Chart, charts_of
-from backend.pages.checkpoint_views import rows_of
-from backend.pages.event_sentences import event_sentences_of
-from backend.pages.failure_panel import failure_panel_of
 from backend.pages.job.acts import story_of
 from backend.pages.job.checkpoint_acts import may_change
+from backend.pages.job.checkpoint_views import rows_of
 from backend.pages.job.controls import controls_of
-from backend.pages.job.faults import faults_shown_of
 from backend.pages.job.log_lines import levels, log_curl, log_of, parts_of
+from backend.pages.job.panels.charts import CHARTS, Chart, charts_of
+from backend.pages.job.panels.event_sentences import event_sentences_of
+from backend.pages.job.panels.failure_panel import failure_panel_of
+from backend.pages.job.panels.faults import faults_shown_of
+from backend.pages.job.panels.lineage import lineage_of
+from backend.pages.job.panels.replica_rows import replica_rows_of
+from backend.pages.job.panels.timeline import timeline_of
 from backend.pages.job.spec_changes import changes_since, forerunner_of
 from backend.pages.job.tabs import Tab
 from backend.pages.job.use import use_of
-from backend.pages.lineage import lineage_of
 from backend.pages.queue_views import EXPLAINED_UNASKED
-from backend.pages.replica_rows import replica_rows_of
-from backend.pages.timeline import timeline_of
 from backend.pages.trajectories.ledger import whereabouts_of_job
 from backend.pages.trajectories.tab import tab_content
 

@@ -15,7 +15,7 @@ from django.http import QueryDict
 from backend.borders.types import read_count
 from backend.jobs.models import Job
 from backend.pages import curl
-from backend.telemetry.logs import LEVELS, Line, Wanted, components_of, last_lines, lines_after
+from backend.telemetry.logs.batches import LEVELS, Line, Wanted, components_of, last_lines, lines_after
 from backend.telemetry.removal import Removed, refuse_if_logs_are_removed
 from backend.telemetry.selectors import current_cursor
 

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from backend.api.idempotency import Answer, once
-from backend.api.rate_limit import SUBMITS, take, take_sent
+from backend.api.limits.rate_limit import SUBMITS, take, take_sent
 from backend.errors import Invalid
 from backend.jobs.models import Job
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from backend.jobs.models import Job
-from backend.pages.lineage import Lineage
+from backend.pages.job.panels.lineage import Lineage
 
 _NAMES: Final = {"name", "tags"}
 """Fields that do not affect training."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from backend.jobs.models import Job
 from backend.pages import curl
-from backend.pages.usage_views import Hours, cost_of, parts_of
+from backend.pages.budgets.usage_views import Hours, cost_of, parts_of
 from backend.pools.models import ReservationRole
 from backend.usage.pricing.money import amount_of, shown
 from backend.usage.pricing.prices import price_at, site_currency

@@ -18,7 +18,7 @@ from backend.pages.jobs.asked import ACTIVE, Asked
 from backend.pages.jobs.choices import choices_of, narrowed
 from backend.pages.jobs.rows import num_by_state, rows_of
 from backend.pages.jobs.several import SEVERAL
-from backend.pages.submit_targets import quota_use_of, submit_targets_of
+from backend.pages.new_job.submit_targets import quota_use_of, submit_targets_of
 from backend.pages.views import user_of
 
 JOBS_PER_PAGE: Final = 25

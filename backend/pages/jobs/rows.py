@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from django.db.models import Count, QuerySet
 
 from backend.jobs.models import Job
-from backend.pages.charts import HELD_OUT, REWARD
-from backend.telemetry.drawing import few_values
+from backend.pages.job.panels.charts import HELD_OUT, REWARD
+from backend.telemetry.series.drawing import few_values
 from backend.verdicts.selectors import alarm_texts
 
 _SPARK_POINTS = 40

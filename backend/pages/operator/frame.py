@@ -17,7 +17,7 @@ from django.views.decorators.cache import never_cache
 from backend.accounts.operators.acting import Operator
 from backend.borders.types import read_count
 from backend.errors import Invalid, NotFound, Refusal
-from backend.pages.team_views import act_and_notify
+from backend.pages.team.team_views import act_and_notify
 from backend.pages.undoing import Done
 from backend.pages.views import user_of
 

@@ -11,10 +11,10 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods, require_POST
 
-from backend.accounts.invitations import link_of, mail
 from backend.accounts.models import Invitation
 from backend.accounts.operators.acting import Operator
 from backend.accounts.operators.teams import TeamSummary, all_teams, invite_owner, make_team, the_team
+from backend.accounts.people.invitations import link_of, mail
 from backend.api.etags import etag_of
 from backend.budgets.limits import limit_of, set_team_money, team_money
 from backend.budgets.models import Unit

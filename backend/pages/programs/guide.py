@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from backend.api import rate_limit
 from backend.api.idempotency import KEPT_FOR
+from backend.api.limits import rate_limit
+from backend.api.limits.rate_limit import Rate
 from backend.api.pagination import DEFAULT_LIMIT, MAX_LIMIT
-from backend.api.rate_limit import Rate
 from backend.pages.programs.wheel import wheel_name
 from backend.webhooks.services import BOTH_SECRETS_FOR
 from backend.webhooks.settling import RETRY_AFTER_S

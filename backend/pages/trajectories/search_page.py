@@ -15,7 +15,7 @@ from backend.pages.trajectories.reading import ShownSample, shown_samples
 from backend.telemetry.fulltext.finding import passages_of
 from backend.telemetry.removal import refuse_if_trajectories_are_removed
 from backend.telemetry.representations import PassageOut, TrajectoryOut
-from backend.telemetry.trajectory_search import Wanted, search_trajectories
+from backend.telemetry.trajectories.search import Wanted, search_trajectories
 
 FOUND_A_TIME: Final = 20
 _PLACES: Final = {

@@ -27,8 +27,8 @@ from backend.pages.trajectories.turns import turns_of
 from backend.store.chosen import store
 from backend.telemetry.removal import Removed, refuse_if_trajectories_are_removed
 from backend.telemetry.representations import TrajectoryOut
-from backend.telemetry.trajectory_groups import samples_of_group
-from backend.telemetry.trajectory_search import the_trajectory, whole_of
+from backend.telemetry.trajectories.groups import samples_of_group
+from backend.telemetry.trajectories.search import the_trajectory, whole_of
 from engine.spec.facts import TrajectorySample
 
 _MODULES: Final = ("lib/format", "pages/trajectories/colouring", "pages/trajectories/tokens")

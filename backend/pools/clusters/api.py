@@ -7,9 +7,9 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Status
 from pydantic import BaseModel, Field
 
-from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.accounts.keys.bearer import ApiKeyAuth, caller_of
+from backend.accounts.keys.scopes import OPERATES
 from backend.accounts.operators.acting import Operator
-from backend.accounts.scopes import OPERATES
 from backend.api.etags import IfMatch, etag_of, tagged
 from backend.api.pagination import Page
 from backend.api.problems import problems

@@ -12,10 +12,10 @@ from backend.api.handlers import answer_with_problems
 from backend.clock import database_now
 from backend.jobs.attempts.tokens import attempt_of_token
 from backend.jobs.models import JobAttempt
-from backend.telemetry.ingest import ingest_facts, note_arrival, note_heartbeat
 from backend.telemetry.intake.delay import note_delay
+from backend.telemetry.intake.ingest import ingest_facts, note_arrival, note_heartbeat
 from engine.spec.control import FactAck, FactBatch, Heartbeat, HeartbeatReply
-from engine.spec.log_subject import about
+from engine.spec.logs.log_subject import about
 
 
 class AttemptToken(HttpBearer):

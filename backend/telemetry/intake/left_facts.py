@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from backend.errors import Refusal
 from backend.jobs.generation.left_behind import spool_of
 from backend.jobs.models import JobAttempt
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from engine.spec.control import MAX_FACTS_PER_BATCH, FactBatch
 from engine.spec.fact_segments import first_seqs, segment_name
 from engine.spec.facts import Fact

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Status
 from pydantic import BaseModel, Field
 
-from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.accounts.keys.bearer import ApiKeyAuth, caller_of
 from backend.api.etags import IfMatch, tagged
 from backend.api.pagination import Page
 from backend.api.problems import problems

@@ -13,7 +13,7 @@ from typing import Final
 
 from engine.bench.pairs.kept import KeptRun
 from engine.environments.port import Prompt
-from engine.environments.tool_sums import ToolSums
+from engine.environments.tools.tool_sums import ToolSums
 from engine.live.body.recording import read_recording
 from engine.pipeline.messages.to_data import ReplicaSynced
 from engine.pipeline.records import SampleKey, Trajectory, Utterance

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.bench.peers.tasks import GROUP
 from engine.environments.port import Observation, Prompt, Turn, Verdict
-from engine.environments.tool_sums import ToolSums
+from engine.environments.tools.tool_sums import ToolSums
 
 # TRL renders one made-up conversation, to see what comes between an answer and the next.
 CHAT_TEMPLATE: Final = (

@@ -25,7 +25,7 @@ from urllib.error import HTTPError
 
 from pydantic import ValidationError
 
-from engine.spec.asset_manifest import PART_BYTES, RANGE, AssetManifest, ManifestFile, part_bytes
+from engine.spec.assets.asset_manifest import PART_BYTES, RANGE, AssetManifest, ManifestFile, part_bytes
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.pipeline.messages.message import Message
 from engine.sinks.lines import LineKeeper, TakenLines
 from engine.spec.job import JobSpec
-from engine.spec.log_text import log_to
+from engine.spec.logs.log_text import log_to
 
 log = logging.getLogger(__name__)
 

@@ -32,6 +32,7 @@ from pydantic import ValidationError
 
 from engine.live.process.settings import Settings
 from engine.progress import progress_reporter, report_progress, working
+from engine.spec.assets.store_address import StoreAddress
 from engine.spec.checkpoint_manifest import (
     MANIFEST_FILE,
     PROGRESS_FOLDER,
@@ -39,7 +40,6 @@ from engine.spec.checkpoint_manifest import (
     CheckpointManifest,
     CheckpointPart,
 )
-from engine.spec.store_address import StoreAddress
 from engine.training.checkpoint.folder import (
     CheckpointUnverified,
     note_elsewhere,

@@ -35,7 +35,7 @@ from engine.pipeline.messages.addresses import DRIVER, Address, environment_addr
 from engine.sinks.lines import LineKeeper
 from engine.spec.facts import FailureClass
 from engine.spec.job import JobSpec
-from engine.spec.log_text import log_to
+from engine.spec.logs.log_text import log_to
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import ray
 from ray._private import ray_constants
 
 from engine.live.process.interruptions import obey_signals
-from engine.spec.log_text import JsonLine, OneLine
+from engine.spec.logs.log_text import JsonLine, OneLine
 
 log = logging.getLogger(__name__)
 

@@ -2,13 +2,13 @@
 
 LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later attempt can read: spools, checkpoints
 LAMINAR_STORE_URL   s3://bucket/prefix: checkpoints are uploaded there and fetched from there; empty: from the folder
-LAMINAR_STORE_ENDPOINT, LAMINAR_STORE_REGION, LAMINAR_STORE_ADDRESSING, AWS_…   see engine/spec/store_address.py
+LAMINAR_STORE_ENDPOINT, LAMINAR_STORE_REGION, LAMINAR_STORE_ADDRESSING, AWS_…   see engine/spec/assets/store_address.py
 LAMINAR_NODE_CACHE_DIR  the folder on each node for fetched data sets and models, one path for all nodes;
                     empty: in LAMINAR_STORE_DIR
 LAMINAR_NODE_CACHE_GB   the limit of that folder; empty: half of its disk
 LAMINAR_VLLM_PYTHON the interpreter of vLLM's environment, on every node; empty: this copy's own (`make vllm`)
 LAMINAR_SANDBOX     gvisor runs untrusted code inside gVisor; empty: in bubblewrap (engine/environments/sandbox)
-LAMINAR_LOG_FORMAT  json: each log line is an object; empty or text: plain text (engine/spec/log_text.py)
+LAMINAR_LOG_FORMAT  json: each log line is an object; empty or text: plain text (engine/spec/logs/log_text.py)
 LAMINAR_OTLP_URL    a collector of traces, such as http://collector:4318; empty: no traces
 RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN…   read by Ray itself
 """
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from engine.inference.vllm.interpreter import find_vllm_python
-from engine.spec.log_text import OneLine, form_of
-from engine.spec.spans import traces_address
+from engine.spec.logs.log_text import OneLine, form_of
+from engine.spec.logs.spans import traces_address
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 

@@ -32,8 +32,8 @@ from engine.sinks.spool import Spool
 from engine.sinks.tracing import SpanSender, TracingSink
 from engine.spec.control import AttemptOrder
 from engine.spec.fact_segments import SPOOL_FOLDER
-from engine.spec.log_subject import this_process_is_about
-from engine.spec.log_text import log_to
+from engine.spec.logs.log_subject import this_process_is_about
+from engine.spec.logs.log_text import log_to
 
 log = logging.getLogger(__name__)
 

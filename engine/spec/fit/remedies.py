@@ -24,7 +24,7 @@ from engine.spec.fit.replica import ReplicaPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.shards import MOST_DEVICES, why_not_shardable
 from engine.spec.job import JobSpec
-from engine.spec.preset import with_settings
+from engine.spec.presets.preset import with_settings
 
 LARGEST_FACTOR: Final = 64
 ADAPTER_RANK: Final = 16

@@ -9,12 +9,12 @@ import pytest
 from django.test import Client
 
 from backend.accounts.acting import Acting
-from backend.accounts.invitations import LASTS, NotYours, invite, join, open_invitation, revoke_invitation
 from backend.accounts.models import Invitation, Membership, Role, Team, User
+from backend.accounts.people.invitations import LASTS, NotYours, invite, join, open_invitation, revoke_invitation
 from backend.audit.models import AuditEntry
 from backend.clock import database_now
 from backend.errors import Denied, NotFound, Refusal
-from backend.pages.invitation_views import TRIES
+from backend.pages.team.invitation_views import TRIES
 from tests.backend.conftest import NOW, Api
 from tests.racing import race
 

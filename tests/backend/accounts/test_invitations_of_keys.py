@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from backend.accounts.invitations import open_invitation
 from backend.accounts.models import Invitation, Membership, Project, User
+from backend.accounts.people.invitations import open_invitation
 from backend.accounts.services import create_api_key, revoke_api_key
 from tests.backend.conftest import Api, MakeKey
 

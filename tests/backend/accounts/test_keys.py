@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend.accounts import keys
+from backend.accounts.keys import tokens as keys
 from backend.accounts.models import ApiKey, Role, User
 from backend.accounts.services import create_api_key, recognise_api_key, revoke_api_key
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from backend.accounts.ceilings import CeilingReached
 from backend.accounts.models import ApiKey, Project, Team, User
+from backend.accounts.people.ceilings import CeilingReached
 from backend.accounts.services import create_api_key
 from backend.errors import Denied
 from backend.jobs.control.cancelling import cancel_job

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from backend.accounts import key_making
 from backend.accounts.acting import Acting
-from backend.accounts.key_making import KeyWish, make_key
+from backend.accounts.keys import making as key_making
+from backend.accounts.keys.making import KeyWish, make_key
 from backend.accounts.models import ApiKey, Project, Role, Team, User
 from backend.accounts.services import create_api_key, recognise_api_key
 from backend.audit.models import AuditEntry

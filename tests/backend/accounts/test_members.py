@@ -9,11 +9,11 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from backend.accounts.acting import Acting
-from backend.accounts.memberships import LastOwner, change_role, remove_member
 from backend.accounts.models import ApiKey, Membership, Role, Team, User
+from backend.accounts.people.memberships import LastOwner, change_role, remove_member
+from backend.accounts.people.teams import change_team
 from backend.accounts.rights import GRANTS
 from backend.accounts.services import create_api_key, recognise_api_key
-from backend.accounts.teams import change_team
 from backend.audit.models import AuditEntry
 from backend.errors import Denied
 from tests.backend.conftest import NOW, Api

@@ -18,8 +18,8 @@ from django.test import Client
 
 from backend.accounts.acting import Acting
 from backend.accounts.models import Role, Team, User
+from backend.accounts.people.teams import change_team
 from backend.accounts.services import recognise_api_key
-from backend.accounts.teams import change_team
 from backend.clock import database_now
 from backend.errors import Denied
 from tests.backend.conftest import NOW

@@ -12,8 +12,8 @@ import pytest
 from django.test import Client
 
 from backend.accounts.acting import Acting
-from backend.accounts.invitations import invite
 from backend.accounts.models import Membership, Role, Team, User
+from backend.accounts.people.invitations import invite
 from backend.clock import database_now
 from tests.backend.accounts.openid_provider import CLIENT_ID, running, turn_on
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from backend.accounts.keys.scopes import DEFAULT_SCOPES, OPERATES, scopes_of_role
 from backend.accounts.models import ApiKey, Invitation, Membership, Role, Team, User
-from backend.accounts.scopes import DEFAULT_SCOPES, OPERATES, scopes_of_role
 from backend.accounts.signing_in.chains import SITE
 from backend.audit.models import AuditEntry
 from backend.rest import api as rest

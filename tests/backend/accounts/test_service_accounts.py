@@ -5,10 +5,10 @@ from django.db import IntegrityError, transaction
 from django.test import Client
 
 from backend.accounts.acting import Acting
-from backend.accounts.key_making import KeyWish, make_key
-from backend.accounts.memberships import remove_member
+from backend.accounts.keys.making import KeyWish, make_key
+from backend.accounts.keys.service_accounts import close_service_account, open_service_account
 from backend.accounts.models import ApiKey, Membership, Project, Role, ServiceAccount, Team, User
-from backend.accounts.service_accounts import close_service_account, open_service_account
+from backend.accounts.people.memberships import remove_member
 from backend.accounts.services import recognise_api_key
 from backend.errors import Invalid
 from tests.backend.conftest import NOW, Api, MakeSpec

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend.api.body_limit import limit_bodies
+from backend.api.limits.body_limit import limit_bodies
 
 
 class Client:

@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from websockets.sync.client import connect
 
-from backend.api.connections import HEAD_BYTES, PIECE_BYTES, BoundedHttp
+from backend.api.limits.connections import HEAD_BYTES, PIECE_BYTES, BoundedHttp
 from tests.waiting import eventually
 
 SHORT_S = 0.5

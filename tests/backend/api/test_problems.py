@@ -111,7 +111,7 @@ def test_unavailable_database_is_503_with_retry_after(api: Any, monkeypatch: pyt
     def away(*_: object, **__: object) -> None:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr("backend.accounts.bearer.recognise_api_key", away)
+    monkeypatch.setattr("backend.accounts.keys.bearer.recognise_api_key", away)
     response = api.get("/me")
     assert problem(response, 503, "unavailable")["retryable"] is True
     assert int(response["Retry-After"]) > 0

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 
 from backend.accounts.models import Project, User
-from backend.api.counters import Use, take_in_turn
-from backend.api.rate_limit import Rate, RateExceeded, take, take_sent
+from backend.api.limits.counters import Use, take_in_turn
+from backend.api.limits.rate_limit import Rate, RateExceeded, take, take_sent
 from backend.clock import database_now
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
@@ -61,7 +61,7 @@ def test_multiple_uses_move_a_bucket_as_often(db: None) -> None:
 def test_sent_bytes_are_limited_per_team_and_day(
     api: Any, api_of: Any, alice: User, bob: User, project: Project, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backend.api.rate_limit.SENT", Rate(name="sent-kib", limit=100, window_s=86_400))
+    monkeypatch.setattr("backend.api.limits.rate_limit.SENT", Rate(name="sent-kib", limit=100, window_s=86_400))
     large = {"project": project.pk, "spec": {"name": "Sums", "description": "x" * 60_000}}
     assert api.post("/jobs", large).status_code != 429
     refused = api_of(bob).post("/jobs", large)

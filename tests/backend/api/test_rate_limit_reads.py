@@ -12,17 +12,17 @@ from django.db import OperationalError, connection
 from django.test import Client
 
 from backend.accounts.models import User
-from backend.api import counters
-from backend.api.counters import forget_full_buckets
+from backend.api.limits import counters
+from backend.api.limits.counters import forget_full_buckets
+from backend.api.limits.rate_limit import Rate
 from backend.api.models import RateBucket
-from backend.api.rate_limit import Rate
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("READS", "WRITES"):
         rate = Rate(name=name.lower().removesuffix("s"), limit=3, window_s=3_600)
-        monkeypatch.setattr(f"backend.api.rate_limit.{name}", rate)
+        monkeypatch.setattr(f"backend.api.limits.rate_limit.{name}", rate)
 
 
 def test_reads_are_counted_and_429_has_retry_after(few: None, api: Any, api_of: Any, bob: User) -> None:

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from backend.accounts import bearer
+from backend.accounts.keys import bearer
 from backend.accounts.models import Project, User
 from backend.accounts.services import create_api_key
-from backend.api import rate_limit
-from backend.api.places import Limits, NoPlaceForTeam, Places
+from backend.api.limits import rate_limit
+from backend.api.limits.places import Limits, NoPlaceForTeam, Places
+from backend.api.limits.rate_limit import Rate
 from backend.api.problems import Unavailable
-from backend.api.rate_limit import Rate
 from backend.borders.proxies import neighbourhood
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
-from backend.telemetry import consumers
+from backend.telemetry.live import consumers
 from tests.backend.browser_sockets import Watcher
 from tests.backend.conftest import Api
 

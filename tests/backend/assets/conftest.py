@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from engine.spec.asset_manifest import PART_BYTES, AssetManifest, ManifestFile
+from engine.spec.assets.asset_manifest import PART_BYTES, AssetManifest, ManifestFile
 from tests.backend.conftest import Api
 
 ROWS = b'{"prompt": "2 + 2 = ", "answer": "4"}\n{"prompt": "3 + 3 = ", "answer": "6"}\n'

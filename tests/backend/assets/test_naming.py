@@ -21,7 +21,7 @@ from backend.jobs.models import Job, JobAttempt
 from backend.jobs.submitting.refusals import SpecRefused
 from backend.pools.models import ResourcePool
 from backend.store.chosen import store
-from engine.spec.asset_manifest import PART_BYTES, AssetManifest
+from engine.spec.assets.asset_manifest import PART_BYTES, AssetManifest
 from engine.spec.control import AttemptOrder
 from tests.backend.assets.conftest import MODEL, ROWS, sha256_of, upload
 from tests.backend.conftest import NOW, Api, MakeJob, given_asset

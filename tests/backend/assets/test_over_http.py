@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from backend.assets.models import AssetPart
-from engine.spec.asset_manifest import PART_BYTES
+from engine.spec.assets.asset_manifest import PART_BYTES
 from tests.backend.assets.conftest import begin, sha256_of
 from tests.backend.conftest import Api
 

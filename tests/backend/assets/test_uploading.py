@@ -15,7 +15,7 @@ from backend.assets.uploads.upload import KEPT_FOR, NotUploading, put_part
 from backend.audit.models import AuditEntry
 from backend.checkpoints.models import RegisteredModel
 from backend.store.chosen import store
-from engine.spec.asset_manifest import PART_BYTES
+from engine.spec.assets.asset_manifest import PART_BYTES
 from tests.backend.assets.conftest import (
     MODEL,
     ROWS,

@@ -75,4 +75,4 @@ def test_every_web_server_ignores_forwarded_headers() -> None:
 def test_every_web_server_bounds_requests() -> None:
     """By default uvicorn accepts 16 MiB in one socket frame, and waits for a request forever."""
     for words in web_servers():
-        assert words >= {"--ws-max-size", "65536", "--http", "backend.api.connections:BoundedHttp"}
+        assert words >= {"--ws-max-size", "65536", "--http", "backend.api.limits.connections:BoundedHttp"}

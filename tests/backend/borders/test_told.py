@@ -15,7 +15,7 @@ from backend.checkpoints.models import Checkpoint
 from backend.jobs.attempts.ending import end_unreported
 from backend.jobs.lifecycle import locked_job
 from backend.jobs.models import Job, JobAttempt
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from backend.webhooks.models import WebhookDelivery
 from engine.spec.control import FactBatch
 from tests.backend.conftest import NOW, Api

@@ -11,7 +11,7 @@ from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.pages.tiles import time_left
+from backend.pages.job.panels.tiles import time_left
 from backend.pools.models import ResourcePool
 from tests.backend.conftest import NOW, Api, MakeJob
 from tests.backend.telemetry.test_ingest import FINISHED, READY, Driver, step

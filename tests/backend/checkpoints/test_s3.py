@@ -36,8 +36,8 @@ from engine.live.checkpoints.store import CheckpointStore, GivenUp, RemoteCheckp
 from engine.live.checkpoints.writer import CheckpointWriter
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
+from engine.spec.assets.store_address import StoreAddress
 from engine.spec.facts import CheckpointSaved
-from engine.spec.store_address import StoreAddress
 from engine.training.checkpoint.folder import CheckpointUnverified, read_manifest, verify_checkpoint
 from tests.backend.checkpoints.conftest import CONTENTS, write_files
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
@@ -319,7 +319,7 @@ class TestFaults:
         proxy.answer = hold
         script = (
             "import sys; from pathlib import Path; from engine.live.checkpoints.store import CheckpointStore;"
-            "from engine.spec.store_address import StoreAddress;"
+            "from engine.spec.assets.store_address import StoreAddress;"
             "address = StoreAddress.read(sys.argv[1], endpoint=sys.argv[2]);"
             "CheckpointStore(address).upload(Path(sys.argv[3]), sys.argv[4])"
         )

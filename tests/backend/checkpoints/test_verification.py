@@ -16,7 +16,7 @@ from backend.checkpoints.services import record_checkpoint
 from backend.checkpoints.verification import verify_due
 from backend.jobs.attempts.resume_points import checkpoint_of_team, resume_point
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from engine.spec.control import FactBatch
 from engine.spec.facts import CheckpointSaved
 from tests.backend.checkpoints.conftest import CONTENTS, Save, folder_of, state_of

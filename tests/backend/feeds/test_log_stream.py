@@ -12,7 +12,7 @@ from backend.feeds import log_lines
 from backend.feeds.log_lines import LogSource, Place
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job
-from backend.telemetry.logs import Wanted
+from backend.telemetry.logs.batches import Wanted
 from backend.telemetry.models import LogBatch
 from tests.backend.telemetry.test_logs import tell
 

@@ -32,7 +32,7 @@ from backend.jobs.submitting.submit import Submitter
 from backend.pools.clusters.dashboard import LauncherError
 from backend.pools.models import Reservation, ResourcePool
 from backend.reconcile.round import reconcile
-from backend.telemetry.ingest import StaleFence, ingest_facts, note_heartbeat
+from backend.telemetry.intake.ingest import StaleFence, ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
 from tests.backend.conftest import NOW, MakeJob
 from tests.backend.fake_ray import FakeRay

@@ -24,7 +24,7 @@ from backend.jobs import nudge
 from backend.jobs.models import Job, OutboxMessage
 from backend.jobs.outbox import CLAIM_LASTS, NUDGE_HEAD_START, deliver, dispatch_due, enqueue
 from backend.pools.models import ResourcePool
-from engine.spec.log_text import JsonLine
+from engine.spec.logs.log_text import JsonLine
 
 ROOT = Path(__file__).resolve().parents[3]
 

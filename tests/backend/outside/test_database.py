@@ -17,7 +17,7 @@ from backend.environment import read_environment
 from backend.missing import MissingSetting
 from backend.outside.database import DIRECT, TIME_LIMITS_MS, databases, direct_parameters, go_direct, set_time_limits
 from backend.prepared_queries import fetch_prepared
-from backend.telemetry import hub
+from backend.telemetry.live import hub
 from tests.backend.outside.conftest import REFUSED, RIGHT, Company, advice
 
 OURS = os.environ.get("LAMINAR_DATABASE_URL", "")

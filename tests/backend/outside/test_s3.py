@@ -10,7 +10,7 @@ import pytest
 from backend.store.chosen import store_at
 from backend.store.port import StoreUnavailable
 from engine.live.checkpoints.store import CheckpointStore
-from engine.spec.store_address import StoreAddress
+from engine.spec.assets.store_address import StoreAddress
 from tests.backend.outside.conftest import NONE, REFUSED, RIGHT, Company, advice
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
 

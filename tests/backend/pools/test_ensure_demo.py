@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from backend.accounts.keys import is_well_formed, new_key_text, prefix_of
+from backend.accounts.keys.tokens import is_well_formed, new_key_text, prefix_of
 from backend.accounts.models import ApiKey, Membership, Project, Team, User
 from backend.accounts.services import recognise_api_key, revoke_api_key
 from backend.pools.models import ResourcePool, TeamQuota

@@ -12,7 +12,7 @@ from backend.accounts.models import Project, User
 from backend.jobs.line.explain import explain_wait
 from backend.jobs.line.scheduling import schedule_pool
 from backend.pages import words
-from backend.pages.forms import JobForm
+from backend.pages.new_job.forms import JobForm
 from backend.pools.clusters.sandboxes import lacks_sandbox
 from backend.pools.decide import decide
 from backend.pools.models import RayLook, Reservation, ResourcePool

@@ -17,7 +17,7 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage, ReconcileLease
 from backend.reconcile.lease import NAME
 from backend.reconcile.round import reconcile
-from backend.telemetry.ingest import ingest_facts, note_heartbeat
+from backend.telemetry.intake.ingest import ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
 from tests.backend.conftest import MakeCheckpoint, with_spec_of_before
 from tests.backend.fake_ray import FakeRay

@@ -20,7 +20,7 @@ from backend.jobs.models import Generation, Job, JobState, OutboxMessage
 from backend.pools.models import Reservation
 from backend.reconcile.lease import reconcile_lease
 from backend.reconcile.round import sweep_zombies
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from backend.telemetry.intake.left_facts import take_left_facts
 from backend.telemetry.models import MetricPoint
 from backend.usage.models import UsageSlice

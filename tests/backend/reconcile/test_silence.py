@@ -6,7 +6,7 @@ import pytest
 
 from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.control_requests import ask_driver
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from engine.spec.control import FactBatch
 from tests.backend.reconcile.conftest import S, World, topics
 

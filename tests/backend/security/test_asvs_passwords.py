@@ -10,8 +10,8 @@ from django.contrib.auth.password_validation import CommonPasswordValidator
 from django.test import Client
 
 from backend.accounts.acting import Acting
-from backend.accounts.invitations import invite
 from backend.accounts.models import Role, User
+from backend.accounts.people.invitations import invite
 from backend.clock import database_now
 from tests.backend.security.conftest import ROOT
 

@@ -11,7 +11,7 @@ from backend.store.chosen import store_at
 from backend.store.folder import FolderStore
 from backend.store.port import NotStored, ObjectStore, StoreUnavailable, checked_key
 from backend.store.s3 import S3Store
-from engine.spec.store_address import StoreAddress
+from engine.spec.assets.store_address import StoreAddress
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
 
 

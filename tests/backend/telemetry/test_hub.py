@@ -11,8 +11,8 @@ from websockets.exceptions import InvalidStatus
 from backend.accounts.models import Membership, User
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
-from backend.telemetry import consumers
-from backend.telemetry.hub import MOST_JOBS_WAITING, Inbox
+from backend.telemetry.live import consumers
+from backend.telemetry.live.hub import MOST_JOBS_WAITING, Inbox
 
 
 def move(job: Job, times: int = 1) -> int:

@@ -11,8 +11,8 @@ from django.db import transaction
 from backend.accounts.models import User
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
-from backend.telemetry import consumers
-from backend.telemetry.hub import Hub
+from backend.telemetry.live import consumers
+from backend.telemetry.live.hub import Hub
 
 
 def move(job: Job) -> int:

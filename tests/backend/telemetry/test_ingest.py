@@ -28,7 +28,7 @@ from backend.telemetry.models import (
     Trajectory,
     UnarchivedTrajectory,
 )
-from backend.telemetry.series import MOST_SERIES
+from backend.telemetry.series.points import MOST_SERIES
 
 Body = dict[str, Any]
 AT = "2026-11-21T08:00:00Z"

@@ -10,12 +10,12 @@ from backend.checkpoints.models import Checkpoint
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.lifecycle import advance, locked_job, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.telemetry.drawing import ends_of_series
-from backend.telemetry.ingest import ingest_facts
-from backend.telemetry.live import MOST_EVENTS, live_delta
+from backend.telemetry.intake.ingest import ingest_facts
+from backend.telemetry.live.pulls import MOST_EVENTS, live_delta
 from backend.telemetry.representations import LiveDelta
 from backend.telemetry.selectors import MOST_POINTS, metrics_since, series_of, trajectories
-from backend.telemetry.thinned_series import thinned_metrics
+from backend.telemetry.series.drawing import ends_of_series
+from backend.telemetry.series.thinned import thinned_metrics
 from engine.spec.control import FactBatch
 from tests.backend.conftest import MakeCheckpoint
 

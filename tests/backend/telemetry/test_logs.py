@@ -9,9 +9,9 @@ from django.db import transaction
 
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
-from backend.telemetry import logs
 from backend.telemetry.compression import decompress
-from backend.telemetry.logs import Wanted, last_lines, lines_after, scrub, store_lines
+from backend.telemetry.logs import batches as logs
+from backend.telemetry.logs.batches import Wanted, last_lines, lines_after, scrub, store_lines
 from backend.telemetry.models import LogBatch
 from engine.spec.facts import LogLines
 

@@ -17,7 +17,7 @@ from backend.store.port import StoreUnavailable
 from backend.telemetry import background, removal
 from backend.telemetry.models import LogBatch, Removal, Trajectory, TrajectoryFile, UnarchivedTrajectory
 from backend.telemetry.removal import remove_old_logs, remove_old_trajectories
-from backend.telemetry.trajectory_archive import archive_trajectories
+from backend.telemetry.trajectories.archive import archive_trajectories
 from tests.backend.conftest import NOW, Api, MakeJob
 from tests.backend.telemetry.test_logs import tell
 from tests.backend.telemetry.test_trajectories import Writer, sample
@@ -32,7 +32,7 @@ LATER = NOW + KEEP + timedelta(seconds=1)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """The store that the API reads, too."""
     store = FolderStore(tmp_path)
-    monkeypatch.setattr("backend.telemetry.trajectories_api.store", lambda: store)
+    monkeypatch.setattr("backend.telemetry.trajectories.api.store", lambda: store)
     return store
 
 

@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
 from backend.telemetry.models import MetricPoint, MetricRollup, MetricSeries
-from backend.telemetry.rollups import ROLL_AFTER, SIZES
-from backend.telemetry.series import NewPoint, store_points
-from backend.telemetry.thinned_series import thinned_metrics
+from backend.telemetry.series.points import NewPoint, store_points
+from backend.telemetry.series.rollups import ROLL_AFTER, SIZES
+from backend.telemetry.series.thinned import thinned_metrics
 
 
 class Writer:

@@ -8,11 +8,11 @@ from django.db import transaction
 
 from backend.jobs.lifecycle import advance, locked_job, next_cursor
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.telemetry.drawing import MAX_POINTS, drawn_series
 from backend.telemetry.models import MetricPoint, MetricSeries
 from backend.telemetry.retention import reduce_old_series
-from backend.telemetry.series import LEAST_TO_COPY, NewPoint, store_points
-from backend.telemetry.thinned_series import thinned_metrics
+from backend.telemetry.series.drawing import MAX_POINTS, drawn_series
+from backend.telemetry.series.points import LEAST_TO_COPY, NewPoint, store_points
+from backend.telemetry.series.thinned import thinned_metrics
 
 KEEP = timedelta(days=90)
 

@@ -8,8 +8,8 @@ from django.db import transaction
 
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.telemetry.activity import MOST_CELLS, MOST_SPANS, replica_timeline, store_activity
 from backend.telemetry.models import ReplicaActivity
+from backend.telemetry.replicas.activity import MOST_CELLS, MOST_SPANS, replica_timeline, store_activity
 from backend.telemetry.retention import forget_old_spans
 from engine.spec.facts import ReplicasObserved
 

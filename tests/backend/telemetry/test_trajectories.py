@@ -16,15 +16,15 @@ from backend.jobs.models import Job
 from backend.store.folder import FolderStore
 from backend.store.port import StoreUnavailable
 from backend.telemetry.models import Trajectory, TrajectoryFile, UnarchivedTrajectory
-from backend.telemetry.trajectories import MOST_SHOWN, store_trajectories
-from backend.telemetry.trajectory_archive import (
+from backend.telemetry.trajectories.archive import (
     ARCHIVE_AFTER,
     ARCHIVE_AFTER_ROWS,
     MAX_ROWS_PER_FILE,
     archive_trajectories,
     jobs_to_archive,
 )
-from backend.telemetry.trajectory_search import Wanted, search_trajectories, the_trajectory, values_of, whole_of
+from backend.telemetry.trajectories.search import Wanted, search_trajectories, the_trajectory, values_of, whole_of
+from backend.telemetry.trajectories.storing import MOST_SHOWN, store_trajectories
 from engine.spec.facts import TrajectoriesSampled, TrajectorySample
 
 
@@ -66,7 +66,7 @@ def writer(job: Job, now: datetime) -> Writer:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """The store that the API reads, too."""
     store = FolderStore(tmp_path)
-    monkeypatch.setattr("backend.telemetry.trajectories_api.store", lambda: store)
+    monkeypatch.setattr("backend.telemetry.trajectories.api.store", lambda: store)
     return store
 
 

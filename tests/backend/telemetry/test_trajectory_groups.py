@@ -8,9 +8,9 @@ import pytest
 
 from backend.jobs.models import Job
 from backend.store.folder import FolderStore
-from backend.telemetry.trajectory_archive import archive_trajectories
-from backend.telemetry.trajectory_groups import ends_of_step, groups_of_step, samples_of_group
-from backend.telemetry.trajectory_search import the_trajectory, values_of, whole_of
+from backend.telemetry.trajectories.archive import archive_trajectories
+from backend.telemetry.trajectories.groups import ends_of_step, groups_of_step, samples_of_group
+from backend.telemetry.trajectories.search import the_trajectory, values_of, whole_of
 from engine.spec.facts import TrajectorySample
 from tests.backend.telemetry.test_trajectories import Writer, sample
 
@@ -58,7 +58,7 @@ def test_turns_tokens_and_parts_survive_archiving_and_api(
     job: Job, writer: Writer, tmp_path: Path, api: Any, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FolderStore(tmp_path)
-    monkeypatch.setattr("backend.telemetry.trajectories_api.store", lambda: store)
+    monkeypatch.setattr("backend.telemetry.trajectories.api.store", lambda: store)
     writer.write(1, told(), sample(5))
     waiting = [api.get(f"/jobs/{job.pk}/trajectories/traj_1_1_{each}_0").json() for each in (4, 5)]
     archive_trajectories(job.pk, store, now=now)

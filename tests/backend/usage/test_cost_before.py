@@ -8,7 +8,7 @@ from django.test import Client
 
 from backend.accounts.models import Project, User
 from backend.clock import database_now
-from backend.pages.forms import JobForm
+from backend.pages.new_job.forms import JobForm
 from backend.pools.models import ResourcePool
 from backend.usage.pricing.prices import PriceTerms, set_price
 from engine.spec.job import JobSpec

@@ -14,7 +14,7 @@ from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.pools.models import Reservation, ResourcePool
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from backend.usage.csv_table import csv_text
 from backend.usage.models import UsageSlice
 from backend.usage.report import GroupBy, usage_of, usage_of_job

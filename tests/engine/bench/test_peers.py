@@ -8,7 +8,7 @@ from engine.bench.peers.tasks import GROUP
 from engine.bench.peers.trl import StepClock
 from engine.bench.peers.trl_tools import make_tools, rewards_of
 from engine.environments.port import Turn, Verdict
-from engine.environments.tool_sums import ToolSums
+from engine.environments.tools.tool_sums import ToolSums
 
 ENVIRONMENT = ToolSums(seed=0, turns=3, wait_mean_s=1e-6)
 

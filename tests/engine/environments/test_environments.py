@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.environments.calculator import NotArithmetic, calculate
+from engine.environments.judging.verifiers import answer_part, exact, last_number, numeric
 from engine.environments.port import Environment, GraderError, Observation, Prompt, Split, Turn, Verdict
 from engine.environments.questions.data_set import HeldOut, Questions
 from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
-from engine.environments.search import Corpus
 from engine.environments.splits import place_in_order, split_of_text
-from engine.environments.tool_sums import ToolSums
-from engine.environments.verifiers import answer_part, exact, last_number, numeric
-from engine.environments.waits import Waits
+from engine.environments.tools.calculator import NotArithmetic, calculate
+from engine.environments.tools.search import Corpus
+from engine.environments.tools.tool_sums import ToolSums
+from engine.environments.tools.waits import Waits
 from engine.spec.job import EnvironmentSpec, ParamValue
 
 SPLITS: tuple[Split, Split] = ("train", "held_out")

@@ -8,10 +8,10 @@ import pytest
 
 from engine.environments.custom import Custom
 from engine.environments.gym import ReasoningGym
+from engine.environments.judging.verifiers import Verify, make_verifier
 from engine.environments.params import ParamReader
 from engine.environments.port import GraderError, Observation, Turn, Verdict
 from engine.environments.registry import make_environment
-from engine.environments.verifiers import Verify, make_verifier
 from engine.spec.job import EnvironmentSpec
 from tests.engine.environments.sandboxed import sandbox
 

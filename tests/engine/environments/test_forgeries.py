@@ -16,14 +16,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from engine.environments.calculator import NotArithmetic, calculate
-from engine.environments.graders import SpoiltByText, TextJudge, inside_file
 from engine.environments.gym import MEMORY_BYTES, PACKAGES
+from engine.environments.judging.graders import SpoiltByText, TextJudge, inside_file
+from engine.environments.judging.unit_tests import UnitTests
+from engine.environments.judging.verifiers import make_verifier
 from engine.environments.params import ParamReader
 from engine.environments.port import GraderError, Observation, Turn, Verdict
 from engine.environments.registry import make_environment
-from engine.environments.unit_tests import UnitTests
-from engine.environments.verifiers import make_verifier
+from engine.environments.tools.calculator import NotArithmetic, calculate
 from engine.spec.job import EnvironmentSpec
 from tests.engine.environments import gym_corpus
 from tests.engine.environments.forgeries import MATHEMATICS, PLAIN, PROGRAMS, TASKS, forged

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 from math_verify import parse, verify
 
-from engine.environments.graders import SandboxedGrader, inside_file
+from engine.environments.judging.graders import SandboxedGrader, inside_file
 from tests.engine.environments.sandboxed import sandbox
 
 __all__ = ["sandbox"]

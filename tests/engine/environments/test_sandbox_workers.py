@@ -6,12 +6,12 @@ from contextlib import suppress
 
 import pytest
 
-from engine.environments.graders import SandboxedGrader
+from engine.environments.judging.graders import SandboxedGrader
+from engine.environments.judging.unit_tests import UnitTests, program_of
 from engine.environments.port import GraderError
 from engine.environments.sandbox.excuses import Excuse, excusing
 from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory, TimedOut
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
-from engine.environments.unit_tests import UnitTests, program_of
 from tests.engine.environments.sandboxed import all_have_ended, marked, sandbox
 
 __all__ = ["sandbox"]

@@ -3,13 +3,13 @@
 import pytest
 
 from engine.environments.custom import Custom
+from engine.environments.judging.unit_tests import UnitTests
+from engine.environments.judging.verifiers import make_verifier
 from engine.environments.params import ParamReader
 from engine.environments.port import GraderError
 from engine.environments.sandbox import child, own_time
 from engine.environments.sandbox.outcome import Finished, Limits, Starved, TimedOut
 from engine.environments.sandbox.run import run_python
-from engine.environments.unit_tests import UnitTests
-from engine.environments.verifiers import make_verifier
 from tests.engine.environments import forgeries
 from tests.engine.environments.sandboxed import Bound, sandbox
 from tests.engine.environments.starved import starved

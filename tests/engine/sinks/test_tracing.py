@@ -9,7 +9,7 @@ from engine.sinks import tracing
 from engine.sinks.memory import MemorySink
 from engine.sinks.tracing import SpanSender, TracingSink
 from engine.spec.facts import DriverStarted, FactBody, PhaseChanged, PipelineReady, RunFinished, StepTrained
-from engine.spec.spans import JOB, span_id, trace_id, traces_address
+from engine.spec.logs.spans import JOB, span_id, trace_id, traces_address
 from tests.otlp_collector import Collector
 
 RUN: list[FactBody] = [

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from engine.environments.params import ParamReader
 from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
+from engine.spec.assets.named_assets import named_assets
 from engine.spec.environment_params import ENVIRONMENTS, Param
 from engine.spec.job import EnvironmentName, EnvironmentSpec, JobSpec
-from engine.spec.named_assets import named_assets
 
 README = (Path(__file__).parents[3] / "engine/environments/README.md").read_text(encoding="utf-8")
 ROWS = [(name, key, row) for name, entry in ENVIRONMENTS.items() for key, row in entry.params.items()]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.spec.log_subject import about
-from engine.spec.log_text import JsonLine, OneLine, form_of, without_secrets
+from engine.spec.logs.log_subject import about
+from engine.spec.logs.log_text import JsonLine, OneLine, form_of, without_secrets
 from tests.engine.spec.test_printable import HOSTILE
 
 SECRETS = [

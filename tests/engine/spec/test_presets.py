@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from engine.spec import presets
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec
-from engine.spec.preset import Preset, says
-from engine.spec.presets import PRESET_NUMBERS, active_presets, apply_presets, without_presets
-from engine.spec.presets_by_pool import PATHS_BY_POOL
+from engine.spec.presets import by_model
+from engine.spec.presets.by_model import PRESET_NUMBERS, active_presets, apply_presets, without_presets
+from engine.spec.presets.by_pool import PATHS_BY_POOL
+from engine.spec.presets.preset import Preset, says
 
 
 def job(**parts: Any) -> JobSpec:
@@ -97,7 +97,7 @@ def test_thinking_family_answers_longer_within_half_the_context() -> None:
 def test_preset_that_conflicts_with_the_spec_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Preset(path="rollout.max_new_tokens", value=-1, reason="wrong.")
     right = Preset(path="optimizer.learning_rate", value=1e-6, reason="right.")
-    monkeypatch.setattr(presets, "_presets", lambda *_: iter((wrong, right)))
+    monkeypatch.setattr(by_model, "_presets", lambda *_: iter((wrong, right)))
     spec = apply_presets(job(), QWEN)
     assert (spec.rollout.max_new_tokens, spec.optimizer.learning_rate) == (80, 1e-6)
 

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from engine.spec.log_text import OneLine
+from engine.spec.logs.log_text import OneLine
 from engine.spec.printable import escaped, refuse_unreadable
 
 FORGED = "name\n2026-01-05 12:00:00,000 ERROR root everything is lost"

@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner, Result
 from django.conf import settings
 
+from backend.accounts.keys.scopes import SCOPES
 from backend.accounts.models import User
-from backend.accounts.scopes import SCOPES
 from backend.accounts.services import create_api_key
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job

@@ -12,7 +12,7 @@ from django.db import transaction
 from backend.accounts.models import ApiKey
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job, JobState
-from backend.telemetry.logs import store_lines
+from backend.telemetry.logs.batches import store_lines
 from engine.spec.facts import LogLine, LogLines
 from frontend.client.laminar_client.profiles import config_file
 from tests.frontend.client.conftest import Shell, checkpoint_of

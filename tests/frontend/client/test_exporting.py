@@ -18,7 +18,7 @@ from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
 from backend.telemetry.models import MetricPoint
 from backend.telemetry.retention import reduce_old_series
-from backend.telemetry.series import NewPoint, store_points
+from backend.telemetry.series.points import NewPoint, store_points
 from frontend.client.laminar_client import AsyncLaminar, Laminar
 from frontend.client.laminar_client.errors import Conflict, LaminarError, ServerFault
 from frontend.client.laminar_client.exporting.curves import ROLLUP, export, steps_a_window

@@ -13,7 +13,7 @@ from backend.checkpoints.models import Checkpoint
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
-from backend.pages.charts import CHARTS
+from backend.pages.job.panels.charts import CHARTS
 from backend.webhooks.models import WebhookEndpoint
 from tests.frontend import seed
 from tests.frontend.job.driver_facts import saved

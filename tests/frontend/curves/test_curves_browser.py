@@ -12,7 +12,7 @@ from backend.checkpoints.models import Checkpoint
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.lifecycle import advance, locked_job, next_cursor
 from backend.jobs.models import Job, JobState
-from backend.telemetry.series import NewPoint, store_points
+from backend.telemetry.series.points import NewPoint, store_points
 from tests.frontend import seed
 from tests.frontend.conftest import Visitor
 from tests.frontend.curves.pointing import drawn, place_of

@@ -5,7 +5,7 @@ from typing import Any
 
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import ControlRequest, Job
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from engine.spec.control import FactBatch
 
 

@@ -10,7 +10,7 @@ from django.urls import reverse
 from playwright.sync_api import expect
 
 from backend.jobs.models import Job, JobState
-from backend.pages.charts import CHARTS
+from backend.pages.job.panels.charts import CHARTS
 from backend.pages.job.tabs import TABS, Tab
 from backend.verdicts.models import JobVerdict
 from tests.frontend import seed

@@ -11,7 +11,7 @@ from django.utils.http import urlencode
 from backend.jobs.models import Job
 from backend.pages.trajectories.ledger import whereabouts_of
 from backend.pages.trajectories.sought import Sought
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from backend.telemetry.models import Removal, RemovedKind, SampleLedger
 from engine.spec.control import FactBatch
 from tests.frontend import seed

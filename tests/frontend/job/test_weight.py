@@ -10,9 +10,9 @@ from django.test import Client
 
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
-from backend.pages.charts import CHARTS
+from backend.pages.job.panels.charts import CHARTS
 from backend.pages.job.tabs import TABS
-from backend.telemetry.series import NewPoint, store_points
+from backend.telemetry.series.points import NewPoint, store_points
 from tests.frontend import seed
 from tests.frontend.seed import World
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from backend.store.s3 import S3Store
-from engine.spec.store_address import StoreAddress
+from engine.spec.assets.store_address import StoreAddress
 from infra.backup.files import PIECE, Bucket, add_missing, save_files
 from infra.backup.manifest import SavedFile
 from infra.backup.repository import Repository

@@ -18,8 +18,8 @@ from django.core.management.base import BaseCommand, CommandError
 from backend.accounts.addresses.change_letters import mail_change_request
 from backend.accounts.addresses.changes import proof_link_of, request_change
 from backend.accounts.addresses.proved import is_taken, vouch_for
-from backend.accounts.invitations import EMAIL
 from backend.accounts.models import User
+from backend.accounts.people.invitations import EMAIL
 from backend.accounts.sessions.ending import end_other_sessions
 from backend.accounts.signing_in.chains import record_done
 from backend.accounts.signing_in.resets import make_reset, may_reset, reset_link_of

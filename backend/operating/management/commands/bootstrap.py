@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from pydantic import Field, TypeAdapter, ValidationError
 
-from backend.accounts.invitations import EMAIL
+from backend.accounts.people.invitations import EMAIL
 from backend.borders.types import OneLine
 from backend.clock import database_now
 from backend.errors import Refusal

@@ -1,4 +1,4 @@
-// The tiles of a job's page. The server writes their texts (backend/pages/tiles.py); this inserts them, and advances the
+// The tiles of a job's page. The server writes their texts (backend/pages/job/panels/tiles.py); this inserts them, and advances the
 // clock between two pulls.
 import { span } from "../lib/format.js";
 

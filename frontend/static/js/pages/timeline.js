@@ -1,5 +1,5 @@
 // The last segment of the timeline grows while the page is open, and the other segments and marks shrink, by the layout
-// rules of backend/pages/timeline.py.
+// rules of backend/pages/job/panels/timeline.py.
 import { span } from "../lib/format.js";
 
 const LEAST = 0.8; // per cent of the bar

@@ -13,8 +13,8 @@ from django.test import Client
 
 from backend.accounts.acting import Acting
 from backend.accounts.addresses.proved import AddressTaken, is_proved, person_at, vouch_for
-from backend.accounts.invitations import NotYours, invite, join, mail, sign_up
 from backend.accounts.models import ApiKey, Invitation, Role, Team, User
+from backend.accounts.people.invitations import NotYours, invite, join, mail, sign_up
 from backend.accounts.services import create_api_key
 from backend.clock import database_now
 from tests.backend.accounts.test_oidc import ADA, behave, is_signed_in, issuer, return_after_turn  # noqa: F401  # fixtures

@@ -12,9 +12,9 @@ from django.core.exceptions import ValidationError
 from django.test import Client
 
 from backend.accounts.acting import Acting
-from backend.accounts.invitations import invite
 from backend.accounts.models import Role, Team, User
 from backend.accounts.passwords.breached import fault_of, is_known, refuse_faulty_file
+from backend.accounts.people.invitations import invite
 from backend.clock import database_now
 from backend.missing import MissingSetting
 

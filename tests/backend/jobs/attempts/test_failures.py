@@ -13,8 +13,8 @@ from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.reconcile.actions import lose_attempt, run_out_of_time
 from backend.reconcile.views import Held, held_jobs
-from backend.telemetry.ingest import ingest_facts
-from backend.telemetry.last_lines import BATCHES_READ
+from backend.telemetry.intake.ingest import ingest_facts
+from backend.telemetry.logs.last_lines import BATCHES_READ
 from engine.spec.control import FactBatch
 from tests.backend.conftest import Api, MakeCheckpoint
 from tests.backend.fake_ray import FakeRay

@@ -14,7 +14,7 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool
-from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.intake.ingest import ingest_facts
 from engine.spec.control import FactBatch
 from engine.spec.job import JobSpec
 from tests.backend.conftest import Api, MakeCheckpoint, MakeJob

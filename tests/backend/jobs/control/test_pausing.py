@@ -13,7 +13,7 @@ from backend.jobs.control.pausing import begin_pause, pause_job, resume_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.telemetry.ingest import ingest_facts, note_heartbeat
+from backend.telemetry.intake.ingest import ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
 from tests.backend.conftest import Api, MakeCheckpoint
 

@@ -7,8 +7,8 @@ from backend.accounts.models import Project, User
 from backend.jobs.models import Job, JobAttempt
 from backend.pools.models import ResourcePool
 from engine.spec.job import JobSpec
-from engine.spec.preset import says
-from engine.spec.presets import PRESET_NUMBERS, without_presets
+from engine.spec.presets.by_model import PRESET_NUMBERS, without_presets
+from engine.spec.presets.preset import says
 
 
 def test_every_template_can_be_submitted(api: Any, project: Project, pool: ResourcePool) -> None:

@@ -15,7 +15,7 @@ from engine.environments.port import Prompt, Split
 from engine.environments.questions.data_set import NUM_EXPLAINED, NUM_LISTED, HeldOut, Questions
 from engine.environments.questions.lines import MAX_LINE_BYTES
 from engine.environments.questions.question import Columns
-from engine.environments.tools import Tools
+from engine.environments.tools.tools import Tools
 
 SPLITS: tuple[Split, Split] = ("train", "held_out")
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

@@ -11,7 +11,7 @@ import pytest
 
 from engine.live.assets import fetching
 from engine.live.assets.fetching import AssetRefused, Source
-from engine.spec.asset_manifest import PART_BYTES, AssetManifest, ManifestFile
+from engine.spec.assets.asset_manifest import PART_BYTES, AssetManifest, ManifestFile
 
 CONTENTS = {"a.jsonl": bytes(range(256)) * (PART_BYTES // 256) + b"the rest", "b.jsonl": b"small"}
 

@@ -14,7 +14,7 @@ from tokenizers import processors
 
 from engine.environments.port import Observation, Prompt, Verdict, conclude
 from engine.environments.registry import make_environment
-from engine.environments.tool_sums import ToolSums
+from engine.environments.tools.tool_sums import ToolSums
 from engine.inference.port import KvPages
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.live.body.loop import BodyCall

@@ -16,7 +16,7 @@ from engine.spec.control import AttemptOrder, FactBatch
 from engine.spec.fact_segments import SPOOL_FOLDER, segment_name
 from engine.spec.facts import CheckpointSaved, Fact, RunFinished, StepTrained
 from engine.spec.job import JobSpec
-from engine.spec.spans import trace_id
+from engine.spec.logs.spans import trace_id
 from tests.otlp_collector import Collector
 
 pytestmark = pytest.mark.ray

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from backend.pages.charts import KEYS
+from backend.pages.job.panels.charts import KEYS
 from engine.live.checkpoints.resuming import open_checkpoint
 from engine.live.process.interruptions import Fenced
 from engine.live.run.attempt import Attempt, AttemptPlan

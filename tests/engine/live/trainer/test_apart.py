@@ -17,7 +17,7 @@ from engine.live.checkpoints.resuming import finish_checkpoint, open_checkpoint
 from engine.live.checkpoints.store import CheckpointStore, RemoteCheckpoints
 from engine.pipeline.records import DataProgress
 from engine.policy.lineage import WeightsId
-from engine.spec.store_address import StoreAddress
+from engine.spec.assets.store_address import StoreAddress
 from engine.training.checkpoint.folder import (
     MANIFEST_FILE,
     CheckpointUnverified,

@@ -223,7 +223,7 @@ def test_adapter_critic_and_teacher_train_on_two_devices(
     assert finished.outcome == "succeeded", finished.message
     steps = [body.metrics for body in sink.bodies if isinstance(body, StepTrained)]
     assert len(steps) == 2 and all(step["train/skipped"] == 0.0 for step in steps)
-    from backend.pages.charts import OF_A_TEACHER  # here, since Ray's processes import this module too
+    from backend.pages.job.panels.charts import OF_A_TEACHER  # here, since Ray's processes import this module too
 
     expected = {"train/kl", *OF_A_TEACHER.keys, "train/value_loss", "train/critic_grad_norm"}
     assert all(expected <= step.keys() for step in steps)

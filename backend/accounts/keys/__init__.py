@@ -1,0 +1,1 @@
+"""API keys: scopes, service accounts, limits, and the bearer of a request."""

@@ -1,0 +1,1 @@
+"""Teams and their people: membership, invitations, ceilings."""

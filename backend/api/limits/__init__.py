@@ -1,0 +1,1 @@
+"""Limits of requests: rates, bodies, connections, admission."""

@@ -1,0 +1,1 @@
+"""The panels of a job's page: charts, figures, verdict, failure, replicas, timeline."""

@@ -1,0 +1,1 @@
+"""The new job form, and the same spec as code."""

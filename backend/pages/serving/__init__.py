@@ -1,0 +1,1 @@
+"""Static files and response headers of every page."""

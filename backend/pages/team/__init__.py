@@ -1,0 +1,1 @@
+"""A team's pages: people, API keys, webhooks, audit log."""

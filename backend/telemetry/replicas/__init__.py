@@ -1,0 +1,1 @@
+"""What replicas did and hold, over time and now."""

@@ -1,0 +1,1 @@
+"""Metric series: points, rollups, and what a chart draws of them."""

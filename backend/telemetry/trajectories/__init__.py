@@ -1,0 +1,1 @@
+"""Trajectories: rows, archive, groups, search."""

@@ -1,0 +1,1 @@
+"""Graders: answers compared, programs run, a customer's own judge."""

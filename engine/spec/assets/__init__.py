@@ -1,0 +1,1 @@
+"""Models and data sets: manifests, names in a spec, addresses in the store."""

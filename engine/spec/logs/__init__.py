@@ -1,0 +1,1 @@
+"""Log lines and spans: their subject, text and form."""

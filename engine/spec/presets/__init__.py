@@ -1,0 +1,1 @@
+"""Presets: values that follow from a model's shape and a pool's devices."""
