@@ -11,13 +11,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engine.bench.command import bench
-from engine.fit_command import fit, shape_if_known
+from engine.commands.fit import fit, shape_if_known
+from engine.commands.replay_step import replay_step
+from engine.commands.simulate import simulate
 from engine.live.body.replaying import replay
 from engine.live.process.interruptions import obey_signals
 from engine.live.process.ray_session import disconnect, start_own
 from engine.live.run.attempt import Attempt, AttemptPlan
-from engine.replay_step_command import replay_step
-from engine.simulate_command import simulate
 from engine.sinks.jsonl import JsonlSink
 from engine.spec.facts import (
     CheckpointSaved,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.fit_command import fit
+from engine.commands.fit import fit
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from backend.pages.job.panels.charts import KEYS
+from engine.commands.replay_step import replay_step
 from engine.live.checkpoints.resuming import open_checkpoint
 from engine.live.process.interruptions import Fenced
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.policy.recovery import Patience
-from engine.replay_step_command import replay_step
 from engine.sinks.control_plane import StaleFence
 from engine.sinks.memory import MemorySink
 from engine.spec.control import ControlRequest

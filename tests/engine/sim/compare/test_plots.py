@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.__main__ import main
-from engine.plots_command import BROWSERS, PLOTLY
+from engine.commands.plots import BROWSERS, PLOTLY
 from engine.sim.compare.grid import Extent
 from engine.sim.compare.many import run_on
 from engine.sim.compare.plots import figures, page

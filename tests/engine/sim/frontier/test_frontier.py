@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from engine.frontier_command import frontier
+from engine.commands.frontier import frontier
 from engine.sim.compare.contestants import CONTESTANTS
 from engine.sim.frontier.cells import REPLICAS, Cell, Place
 from engine.sim.frontier.curves import DESIGNS, LEADS, Asked, Point, most_within, point, requested_runs

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from engine.fit_command import DEMO_FOLDER
+from engine.commands.fit import DEMO_FOLDER
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.loading import read_config

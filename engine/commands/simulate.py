@@ -22,8 +22,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engine.bench.pairs.scorecard import calibrated, document, scores
-from engine.frontier_command import frontier
-from engine.plots_command import plots
+from engine.commands.frontier import frontier
+from engine.commands.plots import plots
 from engine.sim.compare import dora
 from engine.sim.compare.checks import checked
 from engine.sim.compare.cluster import ClusterFile, simulated
