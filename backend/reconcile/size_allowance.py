@@ -21,7 +21,7 @@ def size_extra_s(job: Job) -> float:
     except ValidationError:  # a spec of another release
         return 0.0
     shapes = shapes_of(spec, job.team)
-    if shapes is None:
+    if shapes.model is None or not shapes.are_known:
         return 0.0
     longest_s = longest_pause_s if job.state == JobState.PAUSING else longest_start_s
     return longest_s(spec, shapes.model, teacher=shapes.teacher)

@@ -42,14 +42,14 @@ class AssetsOfTeams:
         ordered = [_to_order(use.pointer, use.asset) for use in uses]
         return OrderedAssets(token=asset_token(job.pk, attempt, fence), assets=ordered)
 
-    def config_of(self, team: Team, said: str) -> dict[str, Any] | None:
-        asset = _resolve(team, None, "model", said)
+    def config_of(self, team: Team, source: str) -> dict[str, Any] | None:
+        asset = _resolve(team, None, "model", source)
         config: dict[str, Any] | None = None if asset is None else asset.config
         return config
 
 
-def _resolve(team: Team, project: str | None, kind: AssetKind, said: str) -> Asset | None:
-    reference = reference_of(said)
+def _resolve(team: Team, project: str | None, kind: AssetKind, text: str) -> Asset | None:
+    reference = reference_of(text)
     if reference is None:
         return None
     name, version = reference

@@ -31,7 +31,7 @@ class AssetCatalog(Protocol):
     def order_for(self, job: Job, *, attempt: int, fence: int) -> OrderedAssets | None:
         """None if the job uses none."""
 
-    def config_of(self, team: Team, said: str) -> dict[str, Any] | None:
+    def config_of(self, team: Team, source: str) -> dict[str, Any] | None:
         """A model's config.json."""
 
 

@@ -35,13 +35,11 @@ from backend.jobs.rest.representations import (
     represent_job,
 )
 from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
-from backend.jobs.submitting.asset_names import resolve_assets
 from backend.jobs.submitting.costs import cost_of
 from backend.jobs.submitting.destination import destination_of, the_only_pool
-from backend.jobs.submitting.fitting import fit_of
-from backend.jobs.submitting.presets import active_presets, apply_presets
-from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
-from backend.jobs.submitting.submit import Submitter, submit_job
+from backend.jobs.submitting.refusals import SpecRefused
+from backend.jobs.submitting.resolving import resolve_spec
+from backend.jobs.submitting.submit import Submitter, check_submission, submit_job
 from backend.pools.selectors import pools_of
 from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec, Name, Tag
@@ -117,21 +115,17 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     the job would start at once, and whether it fits the pool's devices."""
     caller, now = caller_of(request), database_now()
     pool = the_only_pool(list(pools_of(caller.team)), body.pool)
+    resolved = resolve_spec(body.spec, team=caller.team, project=caller.key.project_id, pool=pool)
     try:
-        spec, _ = resolve_assets(body.spec, caller.team, caller.key.project_id)
-        spec = apply_presets(spec, caller.team, pool)
-        refuse_spec(spec, caller.team, pool)
+        check_submission(resolved)
     except SpecRefused as refusal:
         raise refusal.under("/spec") from None
-    fit = fit_of(spec, pool, caller.team)
+    spec, fit = resolved.spec, resolved.fit
     cost = cost_of(spec, pool, now=now)
     reason = outlook(spec, team_id=caller.team.pk, pool=pool, now=now)
     return PreviewOut(
         spec=spec.model_dump(mode="json"),
-        presets=[
-            PresetOut(path=each.path, value=each.value, reason=each.reason)
-            for each in active_presets(spec, caller.team, pool)
-        ],
+        presets=[PresetOut(path=each.path, value=each.value, reason=each.reason) for each in resolved.presets],
         hints=[HintOut(path=each.path, message=each.message) for each in hints_of(spec)],
         pool=pool.name,
         devices=spec.num_devices,

@@ -8,26 +8,25 @@ Invariants:
 from backend.accounts.models import Team
 from backend.errors import FieldError
 from backend.jobs.attempts.asset_catalog import ResolvedAsset, asset_catalog
-from backend.jobs.submitting.refusals import SpecRefused
 from engine.spec.assets.named_assets import NamedAsset, named_assets, with_references
 from engine.spec.job import JobSpec
 
 
-def resolve_assets(spec: JobSpec, team: Team, project: str | None) -> tuple[JobSpec, list[ResolvedAsset]]:
-    """Returns the spec with pinned versions, and the assets. `project` None: of any project. Raises `SpecRefused` with
-    every unknown name."""
+def resolve_assets(
+    spec: JobSpec, team: Team, project: str | None
+) -> tuple[JobSpec, list[ResolvedAsset], list[FieldError]]:
+    """Returns the spec with pinned versions, the assets, and an error for each unknown name. `project` None: of any
+    project."""
     named = named_assets(spec)
     if not named:
-        return spec, []
+        return spec, [], []
     assets = asset_catalog().find(team, project, named)
     resolved = {each.pointer for each in assets}
-    errors = [_refuse_name(each) for each in named if each.pointer not in resolved]
-    if errors:
-        raise SpecRefused(errors[0].message, code=errors[0].code, errors=errors)
-    return with_references(spec, {each.pointer: each.reference for each in assets}), assets
+    unknown = [_error_of(each) for each in named if each.pointer not in resolved]
+    return with_references(spec, {each.pointer: each.reference for each in assets}), assets, unknown
 
 
-def _refuse_name(named: NamedAsset) -> FieldError:
+def _error_of(named: NamedAsset) -> FieldError:
     what = "model" if named.kind == "model" else "data set"
     message = (
         f"your team has no {what} {named.name[:120]!r}: use an uploaded or registered one (GET /assets), as "

@@ -40,33 +40,30 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    model: ModelShape
+    model: ModelShape | None
+    """None if unknown, as for a teacher."""
     teacher: ModelShape | None
+    are_known: bool
+    """True if the shapes of all models that the spec names are known."""
     are_read: bool
-    """True if all shapes are of the team's stored models; otherwise some come from public models of these names."""
+    """True if all are of the team's stored models; otherwise some come from public models of these names."""
 
 
-def shapes_of(spec: JobSpec, team: Team) -> Shapes | None:
-    """None unless all of them are known."""
+def shapes_of(spec: JobSpec, team: Team) -> Shapes:
     sources = [spec.model.source, *([spec.algorithm.teacher.source] if spec.algorithm.has_teacher else [])]
     stored = [_stored_shape(source, team) for source in sources]
     model, *teachers = [read or _public_shape(source) for read, source in zip(stored, sources, strict=True)]
-    if model is None or None in teachers:
-        return None
-    return Shapes(model=model, teacher=teachers[0] if teachers else None, are_read=all(stored))
+    return Shapes(
+        model=model,
+        teacher=teachers[0] if teachers else None,
+        are_known=None not in (model, *teachers),
+        are_read=all(stored),
+    )
 
 
-def shape_of(source: str, team: Team) -> ModelShape | None:
+def fit_of(spec: JobSpec, pool: ResourcePool, shapes: Shapes) -> Fit | None:
     """None if unknown."""
-    return _stored_shape(source, team) or _public_shape(source)
-
-
-def fit_of(spec: JobSpec, pool: ResourcePool, team: Team) -> Fit | None:
-    """None if unknown."""
-    if pool.device_gb is None:
-        return None
-    shapes = shapes_of(spec, team)
-    if shapes is None:
+    if pool.device_gb is None or shapes.model is None or not shapes.are_known:
         return None
     shape, teacher = shapes.model, shapes.teacher
     misfit = will_not_fit(spec, shape, pool.device_gb * GB, teacher=teacher, num_devices=pool.capacity)

@@ -1,13 +1,8 @@
 """Rules that apply to every job: checked at submission, and again before it is queued."""
 
-from collections.abc import Sequence
-
-from backend.accounts.models import Team
 from backend.errors import FieldError, Invalid
 from backend.jobs.attempts.resume_points import ResumePoint
-from backend.jobs.submitting.fitting import fit_of, shapes_of
-from backend.pools.models import ResourcePool, TeamQuota
-from backend.pools.selectors import most_of, most_within
+from backend.jobs.submitting.resolving import ResolvedSpec
 from engine.spec.fit.shards import why_not_shardable
 from engine.spec.job import JobSpec
 
@@ -19,8 +14,16 @@ class SpecRefused(Invalid):
     """
 
 
-def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequence[TeamQuota] | None = None) -> None:
-    """`quotas`: of all teams in the pool, if already read. Raises `SpecRefused`."""
+def refuse_unknown_names(resolved: ResolvedSpec) -> None:
+    """Raises `SpecRefused` with every unknown name."""
+    if resolved.unknown:
+        first = resolved.unknown[0]
+        raise SpecRefused(first.message, code=first.code, errors=resolved.unknown)
+
+
+def refuse_spec(resolved: ResolvedSpec) -> None:
+    """Raises `SpecRefused`."""
+    spec, pool = resolved.spec, resolved.pool
     for which, pointer, is_name in (
         ("model", "/model/source", spec.model.is_name),
         ("teacher", "/algorithm/teacher/source", spec.algorithm.teacher.is_name),
@@ -28,29 +31,28 @@ def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequen
         if not is_name:  # a path could lead to another team's model
             message = "must be a name of letters, digits, dots, dashes and underscores, such as demo or NAME@2"
             raise refused(f"The {which} {message}.", pointer=pointer, code="model_unknown", message=message)
-    preemptible = spec.placement.preemptible
-    if quotas is None:
-        most = most_of(team, pool, preemptible=preemptible)
-    else:
-        most = most_within(quotas, team, pool, preemptible=preemptible)
-    limit, limiter = min((pool.capacity, f"pool {pool.name} has"), (most, f"your team's limit in pool {pool.name} is"))
+    limits = (
+        (pool.capacity, f"pool {pool.name} has"),
+        (resolved.max_devices, f"your team's limit in pool {pool.name} is"),
+    )
+    limit, limiter = min(limits)
     if spec.min_devices > limit:
         pointer = "/rollout/replicas" if spec.trainer_devices <= limit else "/resources/trainer_devices"
         message = f"this job needs {spec.min_devices} devices; {limiter} {limit}"
         raise refused(f"This job could never start: {message}.", pointer=pointer, code="exceeds_max", message=message)
-    _refuse_sharding(spec, team)
-    fit = fit_of(spec, pool, team)
+    _refuse_sharding(resolved)
+    fit = resolved.fit
     if fit is not None and fit.is_refused:
         error = FieldError(pointer=fit.pointer, code="does_not_fit", message=fit.sentence)
         raise SpecRefused(fit.sentence, code="does_not_fit", errors=[error], arithmetic=list(fit.arithmetic))
 
 
-def _refuse_sharding(spec: JobSpec, team: Team) -> None:
-    """Refuses a model that cannot be split over a replica's devices, if its config.json is known here."""
-    shapes = shapes_of(spec, team) if spec.resources.devices_per_replica > 1 else None
-    if shapes is None or not shapes.are_read:
+def _refuse_sharding(resolved: ResolvedSpec) -> None:
+    """Refuses a model that cannot be split over a replica's devices, if its config.json was read here."""
+    shapes, num_devices = resolved.shapes, resolved.spec.resources.devices_per_replica
+    if num_devices == 1 or shapes.model is None or not shapes.are_read:
         return
-    message = why_not_shardable(shapes.model, spec.resources.devices_per_replica)
+    message = why_not_shardable(shapes.model, num_devices)
     if message is not None:
         pointer = "/resources/devices_per_replica"
         raise refused(f"{message}.", pointer=pointer, code="does_not_fit", message=message)

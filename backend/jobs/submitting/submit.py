@@ -16,14 +16,13 @@ from django.db import transaction
 from backend.accounts.keys.project_limits import refuse_other_project
 from backend.accounts.models import ApiKey, Project, Team, User
 from backend.errors import FieldError, NotFound
-from backend.jobs.attempts.asset_catalog import ResolvedAsset, asset_catalog
+from backend.jobs.attempts.asset_catalog import asset_catalog
 from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team
 from backend.jobs.lifecycle import begin
 from backend.jobs.models import Job, JobState
-from backend.jobs.submitting.asset_names import resolve_assets
 from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
-from backend.jobs.submitting.presets import apply_presets
-from backend.jobs.submitting.refusals import refuse_spec, refuse_start
+from backend.jobs.submitting.refusals import refuse_spec, refuse_start, refuse_unknown_names
+from backend.jobs.submitting.resolving import ResolvedSpec, resolve_spec
 from backend.jobs.submitting.validation import needs_validation
 from backend.pools.decide import WaitingReason
 from backend.pools.models import ResourcePool, TeamQuota
@@ -42,30 +41,11 @@ class Submitter:
         return f"key:{self.key.pk}" if self.key else f"user:{self.user.pk}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """An accepted spec, with presets applied and the resolved versions of its assets."""
-
-    spec: JobSpec
-    assets: list[ResolvedAsset]
-    start: ResumePoint | None
-
-
-def look_at(
-    *,
-    team: Team,
-    project: Project,
-    spec: JobSpec,
-    pool: ResourcePool,
-    start_from: str = "",
-    quotas: Sequence[TeamQuota] | None = None,
-) -> Admitted:
+def check_submission(resolved: ResolvedSpec, *, start_from: str = "") -> ResumePoint | None:
     """Runs every check of a submission without creating anything. Raises `SpecRefused`, `NotFound`."""
-    assert project.team_id == team.pk, "the project belongs to the team"
-    spec, assets = resolve_assets(spec, team, project.pk)
-    spec = apply_presets(spec, team, pool, quotas)
-    refuse_spec(spec, team, pool, quotas=quotas)
-    return Admitted(spec=spec, assets=assets, start=_find_start(team, spec, start_from))
+    refuse_unknown_names(resolved)
+    refuse_spec(resolved)
+    return _find_start(resolved.team, resolved.spec, start_from)
 
 
 def submit_job(
@@ -90,8 +70,10 @@ def submit_job(
     if by.key is not None:
         refuse_other_project(by.key, project.pk)
         refuse_checkpoint_beyond_project(by.key, start_from)
-    admitted = look_at(team=team, project=project, spec=spec, pool=pool, start_from=start_from, quotas=quotas)
-    spec, assets, start = admitted.spec, admitted.assets, admitted.start
+    assert project.team_id == team.pk, "the project belongs to the team"
+    resolved = resolve_spec(spec, team=team, project=project.pk, pool=pool, quotas=quotas)
+    start = check_submission(resolved, start_from=start_from)
+    spec, assets = resolved.spec, resolved.assets
     state = JobState.VALIDATING if needs_validation(spec, start_from=start_from) else JobState.QUEUED
     is_queued = state == JobState.QUEUED
     job = Job(

@@ -21,6 +21,7 @@ from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.code_check import check_code
 from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
+from backend.jobs.submitting.resolving import resolve_spec
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def _validate(job: Job) -> Finding | None:
         return "config", f"Validation was started {MOST_VALIDATIONS} times and never finished."
     spec = JobSpec.accepted(job.spec)
     try:
-        refuse_spec(spec, job.team, job.pool)
+        refuse_spec(resolve_spec(spec, team=job.team, project=job.project_id, pool=job.pool))
     except SpecRefused as refusal:
         return "config", refusal.detail
     if job.start_from and checkpoint_of_team(job.team, job.start_from) is None:

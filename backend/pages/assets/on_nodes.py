@@ -10,10 +10,8 @@ from datetime import datetime
 from backend.accounts.models import Team
 from backend.assets.models import Asset, AssetOrigin, AssetState
 from backend.assets.selectors import assets_of
-from backend.jobs.submitting.asset_names import resolve_assets
-from backend.jobs.submitting.refusals import SpecRefused
+from backend.jobs.attempts.asset_catalog import ResolvedAsset
 from backend.operating.node_assets import FoundOnNodes, OnNodes, found_on_nodes
-from engine.spec.job import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +49,13 @@ def entries_for_operators(found: FoundOnNodes) -> list[Entry]:
     ]
 
 
-def doubts_of(spec: JobSpec, team: Team, project_id: str, *, now: datetime) -> list[str]:
-    """Warnings where the nodes' reports contradict the names in a spec. A warning refuses nothing: a file that was
-    missing when the nodes were checked may be there when the job starts."""
-    return list(_doubts(spec, team, project_id, now))
+def doubts_of(named: Sequence[ResolvedAsset], team: Team, *, now: datetime) -> list[str]:
+    """Warnings where the nodes' reports contradict the assets that a spec names. A warning refuses nothing: a file that
+    was missing when the nodes were checked may be there when the job starts."""
+    return list(_doubts(named, team, now)) if named else []
 
 
-def _doubts(spec: JobSpec, team: Team, project_id: str, now: datetime) -> Iterator[str]:
-    try:
-        _, named = resolve_assets(spec, team, project_id)
-    except SpecRefused:
-        return  # the form shows the error next to the field
-    if not named:
-        return
+def _doubts(named: Sequence[ResolvedAsset], team: Team, now: datetime) -> Iterator[str]:
     found = found_on_nodes()
     on_disk = assets_of(team).filter(pk__in=[each.id for each in named], origin=AssetOrigin.FOLDER)
     for asset in on_disk.order_by("name"):

@@ -27,12 +27,9 @@ from backend.api.limits.rate_limit import SUBMITS, RateExceeded, take, take_sent
 from backend.clock import database_now
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.line.scheduling import outlook
-from backend.jobs.submitting.asset_names import resolve_assets
 from backend.jobs.submitting.costs import cost_of
-from backend.jobs.submitting.fitting import fit_of
-from backend.jobs.submitting.presets import active_presets, apply_presets
-from backend.jobs.submitting.refusals import SpecRefused
-from backend.jobs.submitting.submit import Submitter, look_at, submit_job
+from backend.jobs.submitting.resolving import ResolvedSpec, resolve_spec
+from backend.jobs.submitting.submit import Submitter, check_submission, submit_job
 from backend.jobs.submitting.templates import gallery
 from backend.pages import words
 from backend.pages.assets.on_nodes import doubts_of
@@ -77,27 +74,22 @@ def new_job(request: HttpRequest) -> HttpResponse:
     target = next((each for each in targets if each.value == request.POST.get("target")), None)
     if target is None:
         form.errors.setdefault("", []).append("Choose one of your projects and pools.")
-    if "part" in request.POST:
-        _add_preview_errors(request, form, target)
-        return _show(request, form, targets, target=target, template="pages/new_job/_judged.html", status=200)
-    if target is None or form.spec is None or "look" in request.POST:
-        _add_preview_errors(request, form, target)
-        return _show(request, form, targets, target=target)
+    if target is None or form.spec is None or {"part", "look"} & request.POST.keys():
+        resolved = _resolve(form.spec, target)
+        _add_preview_errors(request, form, resolved)
+        more: dict[str, Any] = (
+            {"template": "pages/new_job/_judged.html", "status": 200} if "part" in request.POST else {}
+        )
+        return _show(request, form, targets, target=target, resolved=resolved, **more)
     return _submit(request, form, form.spec, targets, target)
 
 
-def _add_preview_errors(request: HttpRequest, form: JobForm, target: SubmitTarget | None) -> None:
+def _add_preview_errors(request: HttpRequest, form: JobForm, resolved: ResolvedSpec | None) -> None:
     """Adds the errors that a submission would get now."""
-    if form.spec is None or target is None:
+    if resolved is None:
         return
     try:
-        look_at(
-            team=target.project.team,
-            project=target.project,
-            spec=form.spec,
-            pool=target.pool,
-            start_from=request.POST.get("start_from", ""),
-        )
+        check_submission(resolved, start_from=request.POST.get("start_from", ""))
     except Invalid as refusal:
         form.remark(refusal.errors, refusal.detail)
     except NotFound:
@@ -158,6 +150,7 @@ def _show(
     starting_point: StartingPoint | None = None,
     chosen: str | None = None,
     target: SubmitTarget | None = None,
+    resolved: ResolvedSpec | None = None,
     arithmetic: Sequence[str] = (),
     template: str = "pages/new_job.html",
     status: int | None = None,
@@ -165,8 +158,8 @@ def _show(
     """`arithmetic`: the memory calculation by which the job was refused."""
     target = target or (targets[0] if targets else None)
     starting_point = starting_point or starting_point_sent(user_of(request), request.POST)
-    spec = _resolve_spec(form.spec, target)
-    fit = fit_of(spec, target.pool, target.project.team) if spec and target else None
+    resolved = resolved or _resolve(form.spec, target)
+    spec, fit = (resolved.spec, resolved.fit) if resolved else (form.spec, None)
     names = names_to_choose(targets)
     context = {
         "form": form,
@@ -182,11 +175,9 @@ def _show(
         "calls": calls(_body(form.spec, target, starting_point)) if form.spec and target else [],
         "outlook": _describe_outlook(spec, target, now=database_now()) if spec and target else "",
         "cost": _describe_cost(spec, target, now=database_now()) if spec and target else "",
-        "doubts": doubts_of(form.spec, target.project.team, target.project.pk, now=database_now())
-        if form.spec and target
-        else [],
+        "doubts": doubts_of(resolved.assets, resolved.team, now=database_now()) if resolved else [],
         "hints": [each.message for each in hints_of(spec)] if spec else [],
-        "presets": _describe_presets(active_presets(spec, target.project.team, target.pool)) if spec and target else [],
+        "presets": _describe_presets(resolved.presets) if resolved else [],
         "fit": fit,
         "arithmetic": fit.arithmetic if fit else arithmetic,
         "num_errors": len(form.summary),
@@ -194,15 +185,11 @@ def _show(
     return render(request, template, context, status=status or (422 if form.summary else 200))
 
 
-def _resolve_spec(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec | None:
-    """The spec as a submission would resolve it; unknown names are reported only on submission."""
+def _resolve(spec: JobSpec | None, target: SubmitTarget | None) -> ResolvedSpec | None:
+    """None without a valid spec or a target."""
     if spec is None or target is None:
-        return spec
-    try:
-        spec, _ = resolve_assets(spec, target.project.team, target.project.pk)
-    except SpecRefused:
-        return spec
-    return apply_presets(spec, target.project.team, target.pool)
+        return None
+    return resolve_spec(spec, team=target.project.team, project=target.project.pk, pool=target.pool)
 
 
 def _describe_presets(presets: Iterable[Preset]) -> list[tuple[SpecField, str, str]]:

@@ -23,14 +23,14 @@ def move(job: Job) -> int:
 def test_news_during_subscription_is_not_missed(
     watch: Any, alice: User, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolve_assets, dispatched, offered = consumers._visible_job, Hub._dispatch, threading.Event()
+    visible_job, dispatched, offered = consumers._visible_job, Hub._dispatch, threading.Event()
 
     def dispatch(hub: Hub, channel: str, payload: str) -> None:
         dispatched(hub, channel, payload)
         offered.set()
 
     async def look_up(user: User, job_id: str) -> Job | None:
-        job = await resolve_assets(user, job_id)
+        job = await visible_job(user, job_id)
         offered.clear()
         await database_sync_to_async(move)(job)
         assert await asyncio.to_thread(offered.wait, 10)

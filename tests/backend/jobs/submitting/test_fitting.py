@@ -9,8 +9,9 @@ import pytest
 
 from backend.accounts.models import Team
 from backend.assets.registering import register_asset
+from backend.assets.using.naming import AssetsOfTeams
 from backend.jobs.models import Job
-from backend.jobs.submitting.fitting import fit_of
+from backend.jobs.submitting.fitting import fit_of, shapes_of
 from backend.pools.models import ResourcePool
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
@@ -95,14 +96,14 @@ def test_replica_size_that_cannot_split_heads_is_refused(
 
 @pytest.mark.django_db
 def test_advised_change_is_enough(team: Team, gpus: ResourcePool, stored: str, spec_of: Any) -> None:
-    fit = fit_of(spec_of(stored), gpus, team)
+    fit = fit_of(spec_of(stored), gpus, shapes_of(spec_of(stored), team))
     assert fit is not None and fit.misfit is not None and fit.misfit.changes is not None
     document = spec_of(stored).model_dump(mode="json")
     for change in fit.misfit.changes:
         for path, value in change.settings.items():
             section, name = path.split(".")
             document[section][name] = value
-    better = fit_of(JobSpec.model_validate(document), gpus, team)
+    better = fit_of(JobSpec.model_validate(document), gpus, shapes_of(JobSpec.model_validate(document), team))
     assert better is not None and not better.is_refused and better.misfit is None
 
 
@@ -114,23 +115,42 @@ def test_preview_shows_need_of_each_device(
     assert fit["fits"] and "each replica's device needs up to" in fit["message"] and len(fit["arithmetic"]) > 10
 
 
+def test_preview_reads_each_models_config_once(
+    api: Any, gpus: ResourcePool, project: Any, stored: str, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Presets, sharding rules and the fit all need the shape."""
+    sources: list[str] = []
+    config_of = AssetsOfTeams.config_of
+    monkeypatch.setattr(AssetsOfTeams, "config_of", lambda *call: sources.append(call[2]) or config_of(*call))
+    spec = make_spec(model={"source": stored}, resources={"devices_per_replica": 2}, rollout={"engine": "vllm"})
+    api.post("/jobs:preview", body(spec))
+    assert sources == [f"{stored}@1"]
+
+
 @pytest.mark.django_db
 def test_public_model_name_alone_refuses_nothing(team: Team, gpus: ResourcePool, models: Path, spec_of: Any) -> None:
     """The folder of that name may contain another model."""
-    fit = fit_of(spec_of(LARGE), gpus, team)
+    fit = fit_of(spec_of(LARGE), gpus, shapes_of(spec_of(LARGE), team))
     assert fit is not None and fit.misfit is not None and not fit.is_refused
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("content", ["{}", '{"model_type": "mamba"}'])
 def test_unknown_model_is_not_judged(team: Team, gpus: ResourcePool, models: Path, spec_of: Any, content: str) -> None:
-    assert fit_of(spec_of(registered(models, team, "odd", content)), gpus, team) is None
-    assert fit_of(spec_of("nobodys"), gpus, team) is None
+    assert (
+        fit_of(
+            spec_of(registered(models, team, "odd", content)),
+            gpus,
+            shapes_of(spec_of(registered(models, team, "odd", content)), team),
+        )
+        is None
+    )
+    assert fit_of(spec_of("nobodys"), gpus, shapes_of(spec_of("nobodys"), team)) is None
 
 
 @pytest.mark.django_db
 def test_pool_of_unknown_memory_refuses_nothing(team: Team, pool: ResourcePool, stored: str, spec_of: Any) -> None:
-    assert fit_of(spec_of(stored), pool, team) is None
+    assert fit_of(spec_of(stored), pool, shapes_of(spec_of(stored), team)) is None
 
 
 @pytest.mark.django_db
@@ -139,10 +159,10 @@ def test_teacher_counts_and_its_shape_is_required(
 ) -> None:
     registered(models, team, "small", json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
     distilled: dict[str, Any] = {"model": {"source": "small"}, "rollout": {"engine": "vllm", "replicas": 1}}
-    alone = fit_of(make_spec(**distilled), gpus, team)
+    alone = fit_of(make_spec(**distilled), gpus, shapes_of(make_spec(**distilled), team))
     assert alone is not None and alone.misfit is None
     taught = make_spec(**distilled, algorithm={"teacher": {"source": stored, "coefficient": 1.0}})
-    fit = fit_of(taught, gpus, team)
+    fit = fit_of(taught, gpus, shapes_of(taught, team))
     assert fit is not None and fit.is_refused and any("teacher" in line for line in fit.arithmetic)
     unknown = make_spec(**distilled, algorithm={"teacher": {"source": "elsewhere", "coefficient": 1.0}})
-    assert fit_of(unknown, gpus, team) is None
+    assert fit_of(unknown, gpus, shapes_of(unknown, team)) is None

@@ -35,10 +35,8 @@ def test_counts_the_weights_that_the_decoder_has(name: str) -> None:
         with torch.device("meta"):
             decoder = Decoder(decoder_config(each), torch.float32)
         assert each.num_weights == decoder.num_parameters
-        resolve_assets = (
-            0 if each.tied else each.vocab_size * each.width
-        )  # an embedding's row is multiplied with nothing
-        assert each.num_active_weights == decoder.num_active_parameters - resolve_assets
+        num_idle = 0 if each.tied else each.vocab_size * each.width  # an embedding's row is multiplied with nothing
+        assert each.num_active_weights == decoder.num_active_parameters - num_idle
         assert shape_of(decoder.config) == each
 
 
