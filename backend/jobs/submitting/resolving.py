@@ -33,7 +33,7 @@ class ResolvedSpec:
     pool: ResourcePool
     spec: JobSpec
     """With pinned versions and presets."""
-    assets: list[ResolvedAsset]
+    pinned_assets: list[ResolvedAsset]
     unknown: list[FieldError]
     """One error for each name that is no asset of the team."""
     presets: tuple[Preset, ...]
@@ -63,7 +63,7 @@ def resolve_spec(
         team=team,
         pool=pool,
         spec=spec,
-        assets=assets,
+        pinned_assets=assets,
         unknown=unknown,
         presets=active_presets(spec, shapes.model, size),
         shapes=shapes,

@@ -73,7 +73,7 @@ def submit_job(
     assert project.team_id == team.pk, "the project belongs to the team"
     resolved = resolve_spec(spec, team=team, project=project.pk, pool=pool, quotas=quotas)
     start = check_submission(resolved, start_from=start_from)
-    spec, assets = resolved.spec, resolved.assets
+    spec, assets = resolved.spec, resolved.pinned_assets
     state = JobState.VALIDATING if needs_validation(spec, start_from=start_from) else JobState.QUEUED
     is_queued = state == JobState.QUEUED
     job = Job(

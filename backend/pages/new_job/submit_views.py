@@ -175,7 +175,7 @@ def _show(
         "calls": calls(_body(form.spec, target, starting_point)) if form.spec and target else [],
         "outlook": _describe_outlook(spec, target, now=database_now()) if spec and target else "",
         "cost": _describe_cost(spec, target, now=database_now()) if spec and target else "",
-        "doubts": doubts_of(resolved.assets, resolved.team, now=database_now()) if resolved else [],
+        "doubts": doubts_of(resolved.pinned_assets, resolved.team, now=database_now()) if resolved else [],
         "hints": [each.message for each in hints_of(spec)] if spec else [],
         "presets": _describe_presets(resolved.presets) if resolved else [],
         "fit": fit,

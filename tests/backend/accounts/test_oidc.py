@@ -46,7 +46,7 @@ def behave(issuer: str, settings: Any) -> Callable[..., None]:
     return tell
 
 
-def return_after_turn(client: Client, *, change: Callable[[str], str] = lambda address: address) -> Answer:
+def return_from_provider(client: Client, *, change: Callable[[str], str] = lambda address: address) -> Answer:
     """To the provider and back, as a browser. `change` may tamper with the redirect back."""
     left = client.post("/accounts/oidc/sso/login/?next=/jobs/")
     assert left.status_code == 302, left.content
@@ -65,13 +65,13 @@ def is_signed_in(client: Client) -> bool:
 
 def test_account_with_verified_address_signs_in(client: Client, behave: Callable[..., None], team: Team) -> None:
     user = User.objects.create_user(ADA)
-    answer = return_after_turn(client)
+    answer = return_from_provider(client)
     assert (answer.status_code, answer["Location"]) == (302, "/jobs/")
     assert client.session["_auth_user_id"] == str(user.pk)
     assert User.objects.count() == 1
     client.logout()
     behave(claims={"email": "renamed@example.org"})
-    return_after_turn(client)
+    return_from_provider(client)
     assert client.session["_auth_user_id"] == str(user.pk), "from now on the subject decides, not the address"
 
 
@@ -113,18 +113,18 @@ LIES: dict[str, dict[str, Any]] = {
 def test_a_provider_that_lies_opens_nothing(client: Client, behave: Callable[..., None], lie: str) -> None:
     User.objects.create_user(ADA)
     behave(**LIES[lie])
-    answer = return_after_turn(client)
+    answer = return_from_provider(client)
     assert not is_signed_in(client)
     assert answer.status_code in {200, 401, 403} and b"You are not signed in" in answer.content
     behave()
-    return_after_turn(client)
+    return_from_provider(client)
     assert is_signed_in(client), "the same without the fault succeeds"
 
 
 def test_an_address_may_come_from_userinfo_of_the_same_subject(client: Client, behave: Callable[..., None]) -> None:
     User.objects.create_user(ADA)
     behave(drop=["email"], userinfo={"sub": "subject-1", "email": ADA, "email_verified": True})
-    return_after_turn(client)
+    return_from_provider(client)
     assert is_signed_in(client)
 
 
@@ -137,14 +137,14 @@ def test_a_way_back_that_this_browser_did_not_begin_is_refused(client: Client, b
         addresses.append(address)
         return address.replace("state=", "state=x")
 
-    assert b"You are not signed in" in return_after_turn(client, change=keep).content
+    assert b"You are not signed in" in return_from_provider(client, change=keep).content
     back = urlsplit(addresses[0])
     assert b"You are not signed in" in victim.get(f"{back.path}?{back.query}").content
     assert not is_signed_in(victim) and not is_signed_in(client)
 
 
 def test_account_needs_an_invitation(client: Client, behave: Callable[..., None]) -> None:
-    assert b"by invitation" in return_after_turn(client).content
+    assert b"by invitation" in return_from_provider(client).content
     assert not User.objects.exists() and not is_signed_in(client)
 
 
@@ -155,7 +155,7 @@ def test_invited_oidc_user_joins_without_a_password(
     _, token = invite(owner, email=ADA, role=Role.VIEWER, now=database_now())
     page = client.get(f"/invitations/{token}").content.decode()
     assert "/accounts/oidc/sso/login/" in page
-    return_after_turn(client)
+    return_from_provider(client)
     user = User.objects.get(email=ADA)
     assert is_signed_in(client) and not user.has_usable_password()
     assert not user.memberships.exists(), "an invitation is accepted, not assumed"
@@ -166,18 +166,18 @@ def test_invited_oidc_user_joins_without_a_password(
 def test_only_the_operators_domains_come_in(client: Client, behave: Callable[..., None], settings: Any) -> None:
     User.objects.create_user(ADA)
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, oidc_domains=("elsewhere.org",))
-    assert return_after_turn(client).status_code == 403 and not is_signed_in(client)
+    assert return_from_provider(client).status_code == 403 and not is_signed_in(client)
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, oidc_domains=("elsewhere.org", "example.org"))
-    return_after_turn(client)
+    return_from_provider(client)
     assert is_signed_in(client)
 
 
 def test_a_closed_account_stays_closed(client: Client, behave: Callable[..., None]) -> None:
     user = User.objects.create_user(ADA)
-    return_after_turn(client)
+    return_from_provider(client)
     client.logout()
     User.objects.filter(pk=user.pk).update(is_active=False)
-    assert return_after_turn(client).status_code == 403 and not is_signed_in(client)
+    assert return_from_provider(client).status_code == 403 and not is_signed_in(client)
 
 
 def test_it_is_off_unless_it_is_configured(client: Client) -> None:

@@ -103,8 +103,8 @@ def test_files_in_the_store_are_registered_and_fetched_in_place(make_job: MakeJo
     store().put("operators/large/a.jsonl", content)
     for prefix, said in (("jobs/x", "which Laminar"), ("nothing", "no file"), ("assets", "which Laminar")):
         with pytest.raises(CommandError, match=said):
-            call_command("register_asset", "data", prefix, stored=True, list_people=True)
-    call_command("register_asset", "data", "operators/large", stored=True, list_people=True)
+            call_command("register_asset", "data", prefix, stored=True, everybody=True)
+    call_command("register_asset", "data", "operators/large", stored=True, everybody=True)
     assets = order_for(attempt_of(make_job(**asking("large")))).assets
     assert assets is not None
     [ordered] = assets.assets

@@ -17,7 +17,7 @@ from backend.accounts.models import ApiKey, Invitation, Role, Team, User
 from backend.accounts.people.invitations import NotYours, invite, join, mail, sign_up
 from backend.accounts.services import create_api_key
 from backend.clock import database_now
-from tests.backend.accounts.test_oidc import ADA, behave, is_signed_in, issuer, return_after_turn  # noqa: F401  # fixtures
+from tests.backend.accounts.test_oidc import ADA, behave, is_signed_in, issuer, return_from_provider  # noqa: F401  # fixtures
 from tests.backend.conftest import NOW, Api
 
 pytestmark = pytest.mark.django_db
@@ -53,11 +53,11 @@ def test_an_address_that_was_never_proved_takes_no_invitation(team: Team, alice:
 
 def test_openid_matches_only_verified_addresses(client: Client, behave: Behave, charlie: User) -> None:  # noqa: F811
     claims_without_proof(charlie, ADA)
-    assert return_after_turn(client).status_code == 403 and not is_signed_in(client)
+    assert return_from_provider(client).status_code == 403 and not is_signed_in(client)
     charlie.refresh_from_db()
     assert not SocialAccount.objects.exists()
     vouch_for(charlie)
-    return_after_turn(client)
+    return_from_provider(client)
     assert client.session["_auth_user_id"] == str(charlie.pk)
 
 
@@ -135,7 +135,7 @@ def test_owners_first_sign_in_ejects_the_invitations_sender(
     create_api_key(team=team, created_by=user, name="planted")
     planted = Client()
     planted.force_login(User.objects.get(pk=user.pk))
-    assert return_after_turn(client).status_code == 302 and client.session["_auth_user_id"] == str(user.pk)
+    assert return_from_provider(client).status_code == 302 and client.session["_auth_user_id"] == str(user.pk)
     user.refresh_from_db()
     assert user.check_password(PASSWORD) is by_mail
     assert (planted.get("/jobs/").status_code == 200) is by_mail

@@ -14,7 +14,7 @@ from backend.audit.models import AuditEntry
 from backend.audit.verification import verify_chain
 from tests.backend.accounts.addresses.test_proved import claims_without_proof
 from tests.backend.accounts.test_mfa import code_of, with_second_factor
-from tests.backend.accounts.test_oidc import ADA, behave, issuer, return_after_turn  # noqa: F401  # fixtures
+from tests.backend.accounts.test_oidc import ADA, behave, issuer, return_from_provider  # noqa: F401  # fixtures
 from tests.backend.conftest import Api
 
 pytestmark = pytest.mark.django_db
@@ -108,7 +108,7 @@ def test_refused_openid_sign_in_is_audited(
     team: Team,
 ) -> None:
     claims_without_proof(bob, ADA)
-    return_after_turn(client)
+    return_from_provider(client)
     assert told(team.pk) == ["sign_in.refused"]
 
 

@@ -11,7 +11,7 @@ from backend.accounts.models import Team
 from backend.assets.registering import register_asset
 from backend.assets.using.naming import AssetsOfTeams
 from backend.jobs.models import Job
-from backend.jobs.submitting.fitting import fit_of, shapes_of
+from backend.jobs.submitting.fitting import Fit, fit_of, shapes_of
 from backend.pools.models import ResourcePool
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
@@ -60,6 +60,10 @@ def spec_of(make_spec: MakeSpec) -> Any:
     return make
 
 
+def judge_fit(spec: JobSpec, pool: ResourcePool, team: Team) -> Fit | None:
+    return fit_of(spec, pool, shapes_of(spec, team))
+
+
 def body(spec: JobSpec) -> dict[str, Any]:
     return {"spec": spec.model_dump(mode="json", exclude_defaults=True) | {"name": "Large"}}
 
@@ -96,14 +100,14 @@ def test_replica_size_that_cannot_split_heads_is_refused(
 
 @pytest.mark.django_db
 def test_advised_change_is_enough(team: Team, gpus: ResourcePool, stored: str, spec_of: Any) -> None:
-    fit = fit_of(spec_of(stored), gpus, shapes_of(spec_of(stored), team))
+    fit = judge_fit(spec_of(stored), gpus, team)
     assert fit is not None and fit.misfit is not None and fit.misfit.changes is not None
     document = spec_of(stored).model_dump(mode="json")
     for change in fit.misfit.changes:
         for path, value in change.settings.items():
             section, name = path.split(".")
             document[section][name] = value
-    better = fit_of(JobSpec.model_validate(document), gpus, shapes_of(JobSpec.model_validate(document), team))
+    better = judge_fit(JobSpec.model_validate(document), gpus, team)
     assert better is not None and not better.is_refused and better.misfit is None
 
 
@@ -130,27 +134,20 @@ def test_preview_reads_each_models_config_once(
 @pytest.mark.django_db
 def test_public_model_name_alone_refuses_nothing(team: Team, gpus: ResourcePool, models: Path, spec_of: Any) -> None:
     """The folder of that name may contain another model."""
-    fit = fit_of(spec_of(LARGE), gpus, shapes_of(spec_of(LARGE), team))
+    fit = judge_fit(spec_of(LARGE), gpus, team)
     assert fit is not None and fit.misfit is not None and not fit.is_refused
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("content", ["{}", '{"model_type": "mamba"}'])
 def test_unknown_model_is_not_judged(team: Team, gpus: ResourcePool, models: Path, spec_of: Any, content: str) -> None:
-    assert (
-        fit_of(
-            spec_of(registered(models, team, "odd", content)),
-            gpus,
-            shapes_of(spec_of(registered(models, team, "odd", content)), team),
-        )
-        is None
-    )
-    assert fit_of(spec_of("nobodys"), gpus, shapes_of(spec_of("nobodys"), team)) is None
+    assert judge_fit(spec_of(registered(models, team, "odd", content)), gpus, team) is None
+    assert judge_fit(spec_of("nobodys"), gpus, team) is None
 
 
 @pytest.mark.django_db
 def test_pool_of_unknown_memory_refuses_nothing(team: Team, pool: ResourcePool, stored: str, spec_of: Any) -> None:
-    assert fit_of(spec_of(stored), pool, shapes_of(spec_of(stored), team)) is None
+    assert judge_fit(spec_of(stored), pool, team) is None
 
 
 @pytest.mark.django_db
@@ -159,10 +156,10 @@ def test_teacher_counts_and_its_shape_is_required(
 ) -> None:
     registered(models, team, "small", json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
     distilled: dict[str, Any] = {"model": {"source": "small"}, "rollout": {"engine": "vllm", "replicas": 1}}
-    alone = fit_of(make_spec(**distilled), gpus, shapes_of(make_spec(**distilled), team))
+    alone = judge_fit(make_spec(**distilled), gpus, team)
     assert alone is not None and alone.misfit is None
     taught = make_spec(**distilled, algorithm={"teacher": {"source": stored, "coefficient": 1.0}})
-    fit = fit_of(taught, gpus, shapes_of(taught, team))
+    fit = judge_fit(taught, gpus, team)
     assert fit is not None and fit.is_refused and any("teacher" in line for line in fit.arithmetic)
     unknown = make_spec(**distilled, algorithm={"teacher": {"source": "elsewhere", "coefficient": 1.0}})
-    assert fit_of(unknown, gpus, shapes_of(unknown, team)) is None
+    assert judge_fit(unknown, gpus, team) is None

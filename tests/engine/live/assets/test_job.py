@@ -73,7 +73,7 @@ def test_job_trains_uploaded_model_on_uploaded_questions(
     rows = "".join(json.dumps(question) + "\n" for question in QUESTIONS).encode()
     upload(api, {"train.jsonl": rows}, name="sums")
     store().put("operators/exam/exam.jsonl", rows.replace(b"+", b"-"))
-    call_command("register_asset", "data", "operators/exam", stored=True, list_people=True)
+    call_command("register_asset", "data", "operators/exam", stored=True, everybody=True)
     assert all(key.startswith(("site/assets/", "site/operators/")) for key in bucket.keys_in("laminar", ""))
     job = make_job(
         devices=2,
