@@ -10,6 +10,7 @@ class TelemetryConfig(AppConfig):
         from backend.jobs.attempts.evidence import last_words
         from backend.jobs.generation.left_behind import left_facts
         from backend.telemetry.intake.left_facts import take_left_facts
+        from backend.telemetry.live import auth_changes  # noqa: F401  # connects its receivers
         from backend.telemetry.logs.last_lines import read_last_lines
         from backend.telemetry.selectors import values_at_step
 

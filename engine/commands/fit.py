@@ -30,7 +30,7 @@ from engine.spec.job import JobSpec
 from engine.spec.presets.by_model import apply_presets
 from engine.spec.presets.table import preset_table_lines
 
-DEMO_FOLDER: Final = Path(__file__).parent / "models" / "demo"
+DEMO_FOLDER: Final = Path(__file__).parents[1] / "models" / "demo"
 
 
 def fit(words: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 from engine.sim.compare.plots import figures, page
 
-PLOTLY: Final = Path(__file__).parents[1] / "frontend" / "static" / "vendor" / "plotly" / "plotly-basic.min.js"
+PLOTLY: Final = Path(__file__).parents[2] / "frontend" / "static" / "vendor" / "plotly" / "plotly-basic.min.js"
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
 # Chromium's virtual time, which skips idle time: enough to load the library of 1.2 MB and draw.
 DRAWN_AFTER_MS: Final = 10_000

@@ -22,7 +22,7 @@ from engine.environments.sandbox.host_speed import host_scale
 from engine.environments.sandbox.outcome import Limits, OutOfMemory, Refused, Starved, TimedOut
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
 
-_INSIDE = Path(__file__).parent / "sandbox" / "inside"
+_INSIDE = Path(__file__).parents[1] / "sandbox" / "inside"
 MOST_CPU_S: Final = 5.0  # honest answers take milliseconds; a hanging one must not block the others for a minute
 CPU_SHARE: Final = 1 / 2  # of a call's own time, so that the text's limit is reached before the call's
 
