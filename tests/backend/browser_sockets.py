@@ -6,13 +6,11 @@ the marker and concerns a socket reaches that socket before the marker does.
 
 import itertools
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import uvicorn
 from django.db import connection
 from django.test import Client
 from websockets.exceptions import ConnectionClosed
@@ -21,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 from backend.accounts.models import User
 from backend.jobs.lifecycle import LIVE_CHANNEL
 from backend.telemetry.live.hub import Inbox
+from tests.uvicorn_server import run_uvicorn
 from tests.waiting import eventually
 
 ORIGIN = "http://127.0.0.1:8000"
@@ -35,17 +34,8 @@ def server(settings: Any, transactional_db: None, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Inbox, "offer", _offer_markers_too)
     assert settings.CSRF_TRUSTED_ORIGINS == [ORIGIN]
-    config = uvicorn.Config(
-        application, host="127.0.0.1", port=0, lifespan="off", log_level="warning", ws="websockets-sansio"
-    )
-    web = uvicorn.Server(config)
-    thread = threading.Thread(target=web.run, daemon=True)
-    thread.start()
-    eventually(lambda: web.started, "uvicorn listens")
-    port = web.servers[0].sockets[0].getsockname()[1]
-    yield f"ws://127.0.0.1:{port}/ws/live"
-    web.should_exit = True
-    thread.join(120)
+    with run_uvicorn(application, ws="websockets-sansio") as url:
+        yield f"{url.replace('http', 'ws', 1)}/ws/live"
 
 
 class Watcher:

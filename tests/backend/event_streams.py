@@ -1,7 +1,6 @@
 """Listening to event streams of a real uvicorn: fixtures `web_server` and `listen`."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -9,27 +8,18 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.waiting import eventually
+from tests.uvicorn_server import run_uvicorn
 
 WITHIN_S = 60.0
 
 
 @pytest.fixture
 def web_server(transactional_db: None) -> Iterator[str]:
-    import uvicorn
-
     from backend.asgi import application
 
-    web = uvicorn.Server(
-        uvicorn.Config(application, host="127.0.0.1", port=0, lifespan="off", log_level="warning",
-                       http="backend.api.limits.connections:BoundedHttp", timeout_graceful_shutdown=2)
-    )  # fmt: skip
-    thread = threading.Thread(target=web.run, daemon=True)
-    thread.start()
-    eventually(lambda: web.started, "uvicorn listens")
-    yield f"http://127.0.0.1:{web.servers[0].sockets[0].getsockname()[1]}/api/v1"
-    web.should_exit = True
-    thread.join(120)
+    http = "backend.api.limits.connections:BoundedHttp"
+    with run_uvicorn(application, http=http, timeout_graceful_shutdown=2) as url:
+        yield f"{url}/api/v1"
 
 
 class Stream:

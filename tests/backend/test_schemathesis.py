@@ -14,7 +14,8 @@ import pytest
 
 from tests.bench.in_process import INSIDE, session_inside
 from tests.bench.schema_calls import Tally, call_everything, send_hostile_bodies
-from tests.bench.schema_world import NOBODY, api_document, new_team, serving
+from tests.bench.schema_world import NOBODY, api_document, new_team
+from tests.uvicorn_server import run_uvicorn
 
 pytestmark = pytest.mark.long
 
@@ -35,7 +36,7 @@ def served(transactional_db: None, settings: Any, document: dict[str, Any]) -> I
     from backend.asgi import application
 
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, rate_scale=100_000.0)
-    with serving(application) as base_url:
+    with run_uvicorn(application, log_level="error", timeout_graceful_shutdown=2) as base_url:
         yield Served(base_url, document)
 
 

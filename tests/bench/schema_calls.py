@@ -38,7 +38,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.bench import hostile
-from tests.bench.schema_world import Owned, api_document, new_team, serving
+from tests.bench.schema_world import Owned, api_document, new_team
+from tests.uvicorn_server import run_uvicorn
 
 ENDLESS = {"/api/v1/events", "/api/v1/jobs/{job_id}/logs/stream"}
 """Streams that do not end by themselves: tests/backend/feeds/test_sse.py and test_log_stream.py listen to them."""
@@ -243,7 +244,7 @@ def _share(rank: int, *, calls: int, examples: int) -> Tally:
     from backend.asgi import application  # reads the environment
 
     total = Tally()
-    with serving(application) as base_url:
+    with run_uvicorn(application, log_level="error", timeout_graceful_shutdown=2) as base_url:
         document = api_document()
         for start in count(rank * 1_000):
             if total.calls >= calls:

@@ -1,33 +1,12 @@
 """The world of `schema_calls`: a server, and teams that own one of everything, with a key of every role."""
 
 import json
-import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import uvicorn
-
-from tests.waiting import eventually
-
 NOBODY = "nobody"
-
-
-@contextmanager
-def serving(application: Any) -> Iterator[str]:
-    """The base address of a uvicorn in a thread of this process."""
-    config = uvicorn.Config(application, host="127.0.0.1", port=0, lifespan="off", log_level="error",
-                            timeout_graceful_shutdown=2)  # fmt: skip
-    web = uvicorn.Server(config)
-    thread = threading.Thread(target=web.run, daemon=True)
-    thread.start()
-    eventually(lambda: web.started, "uvicorn listens")
-    yield f"http://127.0.0.1:{web.servers[0].sockets[0].getsockname()[1]}"
-    web.should_exit = True
-    thread.join(20)
 
 
 @dataclass(frozen=True, slots=True)

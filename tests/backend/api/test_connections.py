@@ -2,17 +2,15 @@
 
 import asyncio
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import uvicorn
 from websockets.sync.client import connect
 
 from backend.api.limits.connections import HEAD_BYTES, PIECE_BYTES, BoundedHttp
-from tests.waiting import eventually
+from tests.uvicorn_server import run_uvicorn
 
 SHORT_S = 0.5
 ENDS_WITHIN_S = 60.0  # of a busy machine
@@ -45,14 +43,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    config = uvicorn.Config(application, port=0, http=Hasty, lifespan="off", log_level="error", timeout_keep_alive=60)
-    web = uvicorn.Server(config)
-    thread = threading.Thread(target=web.run, daemon=True)
-    thread.start()
-    eventually(lambda: web.started, "uvicorn listens")
-    yield web.servers[0].sockets[0].getsockname()[1]
-    web.should_exit = True
-    thread.join(120)
+    with run_uvicorn(application, http=Hasty, log_level="error", timeout_keep_alive=60) as url:
+        yield int(url.rpartition(":")[2])
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from backend.accounts.models import Project
 from backend.api.models import IdempotencyKey
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
-from tests.bench.schema_world import serving
+from tests.uvicorn_server import run_uvicorn
 
 TRIES = 24
 
@@ -24,7 +24,7 @@ TRIES = 24
 def server(transactional_db: None) -> Iterator[str]:
     from backend.asgi import application
 
-    with serving(application) as base_url:
+    with run_uvicorn(application, log_level="error", timeout_graceful_shutdown=2) as base_url:
         yield base_url
 
 

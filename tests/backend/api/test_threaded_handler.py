@@ -15,7 +15,7 @@ from django.urls import path
 from backend.api.middleware import RequestIdMiddleware
 from backend.api.request_context import current_request
 from backend.api.threaded_handler import ThreadedHandler
-from tests.bench.schema_world import serving
+from tests.uvicorn_server import run_uvicorn
 from tests.waiting import eventually
 
 urlpatterns: list[Any] = []
@@ -73,7 +73,7 @@ def url(transactional_db: None, settings: Any) -> Iterator[str]:
     settings.MIDDLEWARE = [f"{__name__}.NotesItsThread"]
     seen.clear()
     _ended.clear()
-    with serving(ThreadedHandler()) as base_url:
+    with run_uvicorn(ThreadedHandler(), log_level="error", timeout_graceful_shutdown=2) as base_url:
         yield base_url
 
 

@@ -125,7 +125,12 @@ def test_preview_reads_each_models_config_once(
     """Presets, sharding rules and the fit all need the shape."""
     sources: list[str] = []
     config_of = AssetsOfTeams.config_of
-    monkeypatch.setattr(AssetsOfTeams, "config_of", lambda *call: sources.append(call[2]) or config_of(*call))
+
+    def count(self: AssetsOfTeams, team: Team, source: str) -> dict[str, Any] | None:
+        sources.append(source)
+        return config_of(self, team, source)
+
+    monkeypatch.setattr(AssetsOfTeams, "config_of", count)
     spec = make_spec(model={"source": stored}, resources={"devices_per_replica": 2}, rollout={"engine": "vllm"})
     api.post("/jobs:preview", body(spec))
     assert sources == [f"{stored}@1"]
