@@ -92,6 +92,7 @@ def _add(progress: SampleProgress, group: OpenGroup | None) -> bool:
         sample_run=progress.sample_run,
         since=progress.since,
         upto=progress.num_tokens,
+        routes_since=progress.routes_since,
         mark=progress.mark,
         brings_state=progress.state is not None,
     ):
@@ -102,20 +103,30 @@ def _add(progress: SampleProgress, group: OpenGroup | None) -> bool:
 
 def _add_growth(growth: Growth, training: GroupBook, reporter: Owner) -> Iterator[SampleKey]:
     width = len(growth.packed_tokens) // max(1, sum(growth.num_new))
-    packed_tokens, at = memoryview(growth.packed_tokens), 0
+    packed_tokens, packed_routes = memoryview(growth.packed_tokens), memoryview(growth.packed_routes)
+    at = at_route = 0
     group: OpenGroup | None = None
-    columns = (growth.ordinals, growth.samples, growth.sample_runs, growth.marks, growth.since, growth.num_new)
-    for ordinal, sample, sample_run, mark, since, num_new in zip(*columns, strict=True):
+    of_samples = (growth.ordinals, growth.samples, growth.sample_runs, growth.marks)
+    of_news = (growth.since, growth.num_new, growth.routes_since, growth.num_new_route_bytes)
+    columns = zip(*of_samples, *of_news, strict=True)
+    for ordinal, sample, sample_run, mark, since, num_new, routes_since, num_bytes in columns:
         if group is None or group.key.ordinal != ordinal:
             group = _owned(training, GroupKey(ordinal=ordinal), reporter)
         account = None if group is None else group.progress.get(sample)
         if account is not None and account.is_continued(
-            reporter=reporter, sample_run=sample_run, since=since, upto=since + num_new, mark=mark
+            reporter=reporter,
+            sample_run=sample_run,
+            since=since,
+            upto=since + num_new,
+            routes_since=routes_since,
+            mark=mark,
         ):
             account.add(growth.weights, num_new, packed_tokens[at : at + num_new * width], since=since)
+            account.add_routes(num_bytes, packed_routes[at_route : at_route + num_bytes], since=routes_since)
         else:
             yield SampleKey(group=GroupKey(ordinal=ordinal), sample=sample)
         at += num_new * width
+        at_route += num_bytes
 
 
 def _owned(training: GroupBook, key: GroupKey, owner: Owner) -> OpenGroup | None:
