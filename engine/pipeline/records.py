@@ -63,7 +63,11 @@ class TrajectoryContent:
     """Marks the response tokens that the model wrote; the environment wrote the others. Empty: the model wrote all."""
     routes: Bytes = NO_ROUTES
     """The experts of the first tokens (engine/models/routes.py), prompt included, each as routed when first read; empty
-    for a dense model."""
+    for a dense model, or where they are unknown."""
+    routes_since: int = 0
+    """From a replica: bytes of routes that are left out because data has them. Data joins both."""
+    sample_run: int = 0
+    """From a replica: the run of the sample under which data has them."""
     breaks: Ints = NO_BREAKS
     """Positions in the response at which later segments begin: a segment does not attend to earlier ones."""
     utterances: tuple[Utterance, ...] = ()

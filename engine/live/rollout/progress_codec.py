@@ -119,7 +119,7 @@ def _strip(conversation: Conversation, partial: SequenceProgress | None, *, is_w
     """Whole progress keeps the routes of a turn in a later segment: with its pages, another replica shares them."""
     kept = partial and replace(NOTHING_SAID, routes=partial.routes if is_whole and conversation.breaks else b"")
     bare = replace(conversation, response_ids=[], logprobs=[], versions=[], written=[], routes=b"", partial=kept)
-    return bare.copied()
+    return replace(bare, acknowledged=None).copied()
 
 
 def _mark(conversation: Conversation, partial: SequenceProgress | None) -> int:

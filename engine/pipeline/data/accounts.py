@@ -61,6 +61,11 @@ class Account:
         is_old = upto <= self.num_tokens and mark < self.mark
         return brings_state or mark == self.mark or is_old
 
+    def has_routes(self, num_bytes: int, *, reporter: Owner, sample_run: int) -> bool:
+        """True if it has the first `num_bytes` bytes of that run's routes."""
+        is_same_run = self.reporter == reporter and self.sample_run == sample_run
+        return is_same_run and num_bytes <= self.num_route_bytes
+
     def is_newer_than(self, progress: SampleProgress, *, reporter: Owner) -> bool:
         """Of two runs on one replica the later one wins, else the one with more tokens. `progress` is whole."""
         if self.reporter == reporter and 0 < progress.sample_run != self.sample_run:

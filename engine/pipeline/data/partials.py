@@ -8,12 +8,14 @@ Invariants:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from engine.pipeline.data.accounts import Account, Owner
 from engine.pipeline.data.groups import GroupBook, OpenGroup
 from engine.pipeline.data.known_replicas import KnownReplicas
 from engine.pipeline.messages.to_data import ProgressStreamed
-from engine.pipeline.records import GroupKey, Growth, SampleKey, SampleProgress
+from engine.pipeline.packed import Bytes
+from engine.pipeline.records import NO_ROUTES, GroupKey, Growth, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 
 
@@ -38,6 +40,21 @@ class PartialPool:
         owned = {group.key: group for group in groups}
         for progress in whole:
             _add(progress, owned.get(progress.key.group))
+
+    def join_routes(self, trajectory: Trajectory, training: GroupBook, reporter: Owner) -> Trajectory:
+        """Joins the routes that the replica had reported with those that came with the trajectory. All are unknown if
+        they are not of the same run of the sample, or data was restarted in between."""
+        content = trajectory.content
+        if content is None or not content.routes_since:
+            return trajectory
+        group = training.get(trajectory.key.group)
+        account = None if group is None else group.progress.get(trajectory.key.sample)
+        routes = NO_ROUTES
+        if account is not None and account.has_routes(
+            content.routes_since, reporter=reporter, sample_run=content.sample_run
+        ):
+            routes = Bytes(b"".join((memoryview(account.packed_routes)[: content.routes_since], content.routes.data)))
+        return replace(trajectory, content=replace(content, routes=routes, routes_since=0, sample_run=0))
 
     # ── resuming ──────────────────────────────────────────────────────────────────────────────────────────────────
 

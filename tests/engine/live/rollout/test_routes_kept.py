@@ -1,6 +1,7 @@
 """A mixture's sample that moves, or resumes after its replica was killed, ends with the routes of one that stayed."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from engine.models.routes import RouteFormat
 from engine.pipeline.data.accounts import Account
 from engine.pipeline.effects import HandOverSequences, ReportProgress, StartSequences
 from engine.pipeline.messages.to_rollout import ProgressReported
+from engine.pipeline.packed import Bytes
 from engine.pipeline.records import AcknowledgedProgress, GroupTask, SampleKey, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.weights.port import WeightVersion
@@ -87,36 +89,67 @@ def test_moved_sample_keeps_its_routes(folder: Path, num_steps: int) -> None:
     assert_same_routes(ended | host.ended, folder)
 
 
-def test_sample_of_a_killed_replica_keeps_its_routes(folder: Path) -> None:
-    """Data's accounts get each byte of the routes once."""
-    lost, heir = MixtureReplica(folder), MixtureReplica(folder, number=1)
-    lost.start()
-    accounts: dict[SampleKey, Account] = {}
-    acknowledged = {key: AcknowledgedProgress(key=key, sample_run=1) for key in KEYS}
-    num_bytes = 0
-    for _ in range(6):
-        lost.steps(5)
-        lost.answer()
-        [report] = lost.body.perform(ReportProgress(acknowledged=tuple(acknowledged.values())))
+class Reported:
+    """Data's accounts of a replica's samples."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[SampleKey, Account] = {}
+        self.acknowledged = {key: AcknowledgedProgress(key=key, sample_run=1) for key in KEYS}
+        self.num_bytes = 0
+
+    def report(self, replica: MixtureReplica) -> None:
+        running = tuple(each for key, each in self.acknowledged.items() if key not in replica.ended)
+        [report] = replica.body.perform(ReportProgress(acknowledged=running))
         assert isinstance(report, ProgressReported)
         for each in report.progress:
-            num_bytes += len(each.packed_routes)
+            self.num_bytes += len(each.packed_routes)
             if each.since:
-                accounts[each.key].take(each)
+                self.accounts[each.key].take(each)
             else:
-                accounts[each.key] = Account(each, reporter=(0, 0))
-            acknowledged[each.key] = AcknowledgedProgress(
+                self.accounts[each.key] = Account(each, reporter=(0, 0))
+            self.acknowledged[each.key] = AcknowledgedProgress(
                 key=each.key,
                 sample_run=1,
                 num_tokens=each.num_tokens,
                 num_route_bytes=each.num_route_bytes,
                 mark=each.mark,
             )
-    assert num_bytes == sum(account.num_route_bytes for account in accounts.values()) > 0
+
+
+def test_sample_of_a_killed_replica_keeps_its_routes(folder: Path) -> None:
+    lost, heir, data = MixtureReplica(folder), MixtureReplica(folder, number=1), Reported()
+    lost.start()
+    for _ in range(6):
+        lost.steps(5)
+        lost.answer()
+        data.report(lost)
     lost.steps(2)  # these steps are never reported
-    left = tuple(account.progress(key) for key, account in accounts.items() if key not in lost.ended)
-    assert left
-    samples = tuple(each.key.sample for each in left)
-    heir.body.perform(StartSequences(tasks=(GroupTask(key=GROUP, samples=samples, lease=2, progress=left),)))
+    assert not lost.ended
+    left = tuple(account.progress(key) for key, account in data.accounts.items())
+    heir.body.perform(StartSequences(tasks=(GroupTask(key=GROUP, samples=SAMPLES, lease=2, progress=left),)))
     heir.finish()
-    assert_same_routes(lost.ended | heir.ended, folder)
+    assert_same_routes(heir.ended, folder)
+
+
+def test_each_byte_of_a_samples_routes_is_sent_once(folder: Path) -> None:
+    """In reports until data acknowledges it, the rest with the trajectory."""
+    replica, data = MixtureReplica(folder), Reported()
+    replica.start()
+    while len(replica.ended) < len(SAMPLES):
+        replica.steps(4)
+        replica.answer()
+        data.report(replica)
+    joined: dict[SampleKey, Trajectory] = {}
+    num_bytes, num_again = data.num_bytes, 0
+    for key, trajectory in replica.ended.items():
+        content, account = trajectory.content, data.accounts[key]
+        assert content is not None and content.sample_run == 1
+        assert account.has_routes(content.routes_since, reporter=(0, 0), sample_run=1)
+        num_bytes += len(content.routes)
+        num_again += account.num_route_bytes - content.routes_since
+        routes = Bytes(bytes(account.packed_routes[: content.routes_since]) + content.routes.data)
+        joined[key] = replace(trajectory, content=replace(content, routes=routes))
+    assert_same_routes(joined, folder)
+    whole = sum(len(its.content.routes) for its in joined.values() if its.content is not None)
+    assert num_bytes == whole + num_again
+    assert num_again * 5 < whole, "only what the last report brought, which was not acknowledged yet"
