@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from engine.inference.page_store import PageStore
-from engine.inference.scheduler import Brought, LiveSequence, Plan
+from engine.inference.scheduler import Brought, ComputedBlocks, LiveSequence, Plan
 from engine.models.mixture import Choose, MixtureShape, freely
-from engine.models.routes import RouteFormat
+from engine.models.routes import TOKENS_AT_ONCE, RouteFormat
 
 
 class RoutePages:
@@ -31,8 +31,7 @@ class RoutePages:
 
     def follow(self, plan: Plan) -> None:
         """Call it before the step computes, and after the store has memory for all blocks."""
-        for given_back in plan.preempted:
-            self.take_along(given_back.live, given_back.blocks, given_back.num_tokens)
+        self.take_along(plan.preempted)
         self._grow()
         for brought in plan.brought:
             self._bring(brought)
@@ -69,19 +68,31 @@ class RoutePages:
         ]
         return self.record(self._store.on_device(slots))
 
-    def take_along(self, live: LiveSequence, blocks: Sequence[int], num_tokens: int) -> None:
-        """Copies the routes of the first `num_tokens` tokens, which are computed in these blocks."""
-        num_known = len(live.routes) // self.token_bytes if self.token_bytes else num_tokens
-        if num_known < num_tokens:
-            slots = self._store.slots_in(blocks, num_known, num_tokens)
-            routes_WnK = self._routes_WXk.index_select(1, self._store.on_device(slots))
-            live.routes += self._format.packed(routes_WnK.transpose(0, 1))
+    def take_along(self, computed: Sequence[ComputedBlocks]) -> None:
+        """Copies the routes that the sequences do not have yet, for all sequences at once: an export of many needs a
+        few tokens of each."""
+        if not self.token_bytes or not computed:
+            return
+        new: list[tuple[LiveSequence, int]] = []
+        slots: list[int] = []
+        for each in computed:
+            slots_of = self._store.slots_in(each.blocks, len(each.live.routes) // self.token_bytes, each.num_tokens)
+            new.append((each.live, len(slots_of)))
+            slots += slots_of
+        packed = memoryview(b"".join(map(self._pack, torch.split(self._store.on_device(slots), TOKENS_AT_ONCE))))
+        for live, num_tokens in new:
+            live.routes += packed[: num_tokens * self.token_bytes]
+            packed = packed[num_tokens * self.token_bytes :]
+
+    def _pack(self, slots_n: Tensor) -> bytes:
+        return self._format.packed(self._routes_WXk.index_select(1, slots_n).transpose(0, 1))
 
     def _bring(self, brought: Brought) -> None:
         """Writes the routes that the sequence brought; the others are marked unknown."""
         if not self.token_bytes:
             return
-        known_nWk = self._format.opened(brought.live.routes)[brought.start : brought.end]
+        start, end = brought.start * self.token_bytes, brought.end * self.token_bytes
+        known_nWk = self._format.opened(brought.live.routes[start:end])
         routes_nWk = torch.full((brought.end - brought.start, *known_nWk.shape[1:]), self._format.unknown)
         routes_nWk[: len(known_nWk)] = known_nWk
         slots = self._store.on_device(self._store.slots(brought.live.table, brought.start, brought.end))

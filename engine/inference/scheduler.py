@@ -69,8 +69,8 @@ class LiveSequence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreemptedBlocks:
-    """Blocks of a preempted sequence, which other sequences get now. They hold its first `num_tokens` tokens."""
+class ComputedBlocks:
+    """Blocks with the first `num_tokens` tokens of a sequence."""
 
     live: LiveSequence
     blocks: list[int]
@@ -117,7 +117,8 @@ class Plan:
     """A step's plan, in this order: save the routes of preempted blocks, close gaps, write pages, prefill chunks, copy,
     and let the last `num_joining` rows join."""
 
-    preempted: list[PreemptedBlocks] = field(default_factory=list)
+    preempted: list[ComputedBlocks] = field(default_factory=list)
+    """Of preempted sequences. Other sequences get these blocks now."""
     moves: list[RowMove] = field(default_factory=list)
     brought: list[Brought] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
@@ -181,9 +182,7 @@ class Scheduler:
                 self._blocks.extend(each.table)
 
     def _preempt(self, youngest: LiveSequence, plan: Plan) -> None:
-        given_back = PreemptedBlocks(
-            live=youngest, blocks=youngest.table.blocks, num_tokens=self.num_computed(youngest)
-        )
+        given_back = ComputedBlocks(live=youngest, blocks=youngest.table.blocks, num_tokens=self.num_computed(youngest))
         plan.preempted.append(given_back)
         if youngest in self.prefilling:
             self.prefilling.remove(youngest)

@@ -39,7 +39,7 @@ from engine.inference.route_pages import RoutePages
 from engine.inference.rows.banded import BandedRows
 from engine.inference.rows.paged import PagedRows
 from engine.inference.rows.port import Decoded, DecodeRows
-from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
+from engine.inference.scheduler import ComputedBlocks, LiveSequence, Plan, RowMove, Scheduler
 from engine.inference.stop import StopWatcher
 from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.models.tokenizer import Tokenizer, read_eos_ids
@@ -128,6 +128,7 @@ class TorchRolloutEngine:
         self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool, room: KvRoom = OWN_ROOM
     ) -> list[SequenceRequest]:
         exported = self._scheduler.in_flight(sequence_ids)
+        self._take_routes(exported)
         requests = [self._request_of(each, room if with_kv else None) for each in exported]
         if leave:
             self._close(self._scheduler.leave(exported))
@@ -178,11 +179,14 @@ class TorchRolloutEngine:
         return live
 
     def _take_routes(self, leaving: Sequence[LiveSequence]) -> None:
-        for live in leaving if self._routes.token_bytes else ():
-            self._routes.take_along(live, live.table.blocks, self._scheduler.num_computed(live))
+        self._routes.take_along(
+            [
+                ComputedBlocks(live=live, blocks=live.table.blocks, num_tokens=self._scheduler.num_computed(live))
+                for live in (leaving if self._routes.token_bytes else ())
+            ]
+        )
 
     def _request_of(self, live: LiveSequence, room: KvRoom | None) -> SequenceRequest:
-        self._take_routes([live])
         progress = SequenceProgress(
             token_ids=tuple(live.answer),
             logprobs=tuple(live.logprobs),

@@ -63,7 +63,11 @@ class TrajectoryContent:
     """Marks the response tokens that the model wrote; the environment wrote the others. Empty: the model wrote all."""
     routes: Bytes = NO_ROUTES
     """The experts of the first tokens (engine/models/routes.py), prompt included, each as routed when first read; empty
-    for a dense model."""
+    for a dense model, or where they are unknown."""
+    routes_since: int = 0
+    """From a replica: bytes of routes that are left out because data has them. Data joins both."""
+    sample_run: int = 0
+    """From a replica: the run of the sample under which data has them."""
     breaks: Ints = NO_BREAKS
     """Positions in the response at which later segments begin: a segment does not attend to earlier ones."""
     utterances: tuple[Utterance, ...] = ()
@@ -132,10 +136,16 @@ class SampleProgress:
     state has not changed."""
     packed_tokens: bytes = b""
     """Opaque to brains: the tokens from `since` on, packed at a fixed number of bytes each."""
+    packed_routes: bytes = b""
+    """Opaque to brains: a mixture's routes from byte `routes_since` on."""
+    num_route_bytes: int = 0
+    """Bytes of all routes so far."""
     since: int = 0
     """Tokens that are left out because data has them; 0: the progress is whole."""
+    routes_since: int = 0
+    """Bytes of routes that are left out because data has them."""
     sample_run: int = 0
-    """Numbers one run of the sample on its replica; under the same number tokens are only ever appended."""
+    """Numbers one run of the sample on its replica; under the same number tokens and routes are only ever appended."""
     mark: int = 0
     """Version number of `state`: grows with every change."""
 
@@ -147,6 +157,7 @@ class AcknowledgedProgress:
     key: SampleKey
     sample_run: int
     num_tokens: int = 0
+    num_route_bytes: int = 0
     mark: int | None = None
     """Mark of the state that data has; None: data has none."""
 
@@ -163,8 +174,12 @@ class Growth:
     marks: Ints
     since: Ints
     num_new: Ints
+    routes_since: Ints
+    num_new_route_bytes: Ints
     packed_tokens: bytes
     """Tokens of all samples, concatenated."""
+    packed_routes: bytes
+    """Routes of all samples, concatenated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,10 @@
 Invariants checked after every event: a sample is trained at most once into the current weights (I1); groups are whole
 (I2); a trajectory has one version if the schedule promises it, a published one, which stays in its slot until the
 trajectory has ended (I3); staleness agrees with the tree of weights and is within the cap (I4); a lease belongs to one
-replica, which keeps its limits, and a sample continues only from tokens of a single life (I5); a version is
-served only whole (I6); only the current trainer publishes (I7); acknowledgements and the batch of each step
-survive data's death; a checkpoint's ordinals are those of ended prompts; and everything ends and adds up (I12).
+replica, which keeps its limits, and a sample continues only from tokens and routes of a single life, and is trained
+with the routes of a life that ended, or with none (I5); a version is served only whole (I6); only the current trainer
+publishes (I7); acknowledgements and the batch of each step survive data's death; a checkpoint's ordinals are those of
+ended prompts; and everything ends and adds up (I12).
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,10 +62,12 @@ class Oracle:
         self._delivered: dict[SampleKey, Trajectory] = {}
         self._lives: dict[SampleKey, list[bytes]] = {}
         """The tokens that each life of a sample started from: none, or those of an earlier life."""
+        self._routes: dict[SampleKey, set[bytes]] = {}
+        """The routes of each life that ended."""
         self.trained_steps = 0
         self.published: set[WeightsId] = set()
         self.staleness: list[int] = []
-        self.num_moved = 0
+        self.num_moved = self.num_unrouted = 0
         self.num_carried_on = 0
         """Installs under running samples, which continued on the new weights."""
         self.counted: list[AnswersCounted] = []
@@ -111,6 +114,10 @@ class Oracle:
         demand(key.group.evaluation is None, f"{key} of an evaluation is trained on")
         demand(not trajectory.failure, f"{key} has no reward and is trained on")
         demand(schedule.mixes_versions or not trajectory.runs, f"{key} has versions {trajectory.runs}")
+        routes = trajectory.content.routes.data if trajectory.content is not None else b""
+        is_routed = routes in self._routes.get(key, ())
+        demand(is_routed or not routes, f"{key} is trained with routes {routes.hex()} of no life of it")
+        self.num_unrouted += not is_routed
         if trajectory.runs:
             num_tokens = sum(run.num_tokens for run in trajectory.runs)
             demand(num_tokens == trajectory.num_tokens, f"{key}: the versions are of {num_tokens} tokens")
@@ -212,8 +219,14 @@ class Oracle:
             )
             whole = lives[life] + words(life, len(lives[life]), len(packed_tokens))
             demand(packed_tokens == whole, f"{key} continues from {packed_tokens.hex()} instead of {whole.hex()}")
+            routes = known.packed_routes
+            demand(routes == packed_tokens[:-1], f"{key} continues with routes {routes.hex()}")
         lives.append(packed_tokens)
         return len(lives) - 1
+
+    def on_routed(self, key: SampleKey, routes: bytes) -> None:
+        """A life of the sample ends with these routes."""
+        self._routes.setdefault(key, set()).add(routes)
 
     def _check_writers(self, key: SampleKey, writers: set[WeightsId], weights: WeightsId) -> None:
         if not self._plan.schedule.mixes_versions:

@@ -3,7 +3,8 @@ rescheduled whenever something delays it.
 
 Invariants:
 - at most `max_batch` samples run; the others wait in order of arrival;
-- every token records the weights that wrote it: those of its sample's slot, of which there are `weight_slots`.
+- every token records the weights that wrote it: those of its sample's slot, of which there are `weight_slots`;
+- a token's route is its byte again, and is there once the next token is: the model has read it then.
 """
 
 # Over budget: one body, whose samples, moves and weights depend on each other.
@@ -30,6 +31,7 @@ from engine.pipeline.messages.to_rollout import (
     TrajectoriesEnded,
     WeightsInstalled,
 )
+from engine.pipeline.packed import Bytes, Floats, Ints
 from engine.pipeline.records import (
     AcknowledgedProgress,
     Failure,
@@ -37,6 +39,7 @@ from engine.pipeline.records import (
     SampleKey,
     SampleProgress,
     Trajectory,
+    TrajectoryContent,
     VersionRun,
 )
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
@@ -58,12 +61,17 @@ class Sequence:
     packed_tokens: bytearray
     """One byte per token, which encodes the life of the sample that wrote it and its position."""
     life: int
+    acknowledged: AcknowledgedProgress | None = None
     hangs: bool = False
     is_running: bool = False
     since: float = 0.0
     """The moment at which the token after `num_done` began."""
     plan: int = 0
     """The number of the latest scheduled end; earlier ones are void."""
+
+    @property
+    def routes(self) -> bytes:
+        return bytes(self.packed_tokens[:-1])
 
 
 class RolloutBody:
@@ -216,6 +224,23 @@ class RolloutBody:
             reward=float(key.sample % 2) if is_signal else 1.0,
             num_tokens=sequence.num_total,
             failure=failure,
+            content=None if key.group.evaluation is not None else self._content(sequence),
+        )
+
+    def _content(self, sequence: Sequence) -> TrajectoryContent:
+        """Its routes alone, without those that data has acknowledged."""
+        known = sequence.acknowledged or AcknowledgedProgress(key=sequence.key, sample_run=0)
+        self._oracle.on_routed(sequence.key, sequence.routes)
+        return TrajectoryContent(
+            prompt_ids=Ints(),
+            response_ids=Ints(),
+            logprobs=Floats(),
+            prompt_text="",
+            response_text="",
+            remark="",
+            routes=Bytes(sequence.routes[known.num_route_bytes :]),
+            routes_since=known.num_route_bytes,
+            sample_run=known.sample_run,
         )
 
     def _done_by(self, sequence: Sequence, now: float) -> int:
@@ -280,7 +305,8 @@ class RolloutBody:
             sequence = self._held.get(each.key)
             if sequence is not None:
                 self._advance(sequence)
-                progress.append(replace(_progress(sequence, since=each.num_tokens), sample_run=each.sample_run))
+                sequence.acknowledged = each
+                progress.append(replace(_progress(sequence, acknowledged=each), sample_run=each.sample_run))
         self._later(0.0, ProgressReported(progress=tuple(progress)))
 
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -318,7 +344,8 @@ class RolloutBody:
                 self._plan_end(sequence, self._paused_until)
 
 
-def _progress(sequence: Sequence, *, since: int = 0) -> SampleProgress:
+def _progress(sequence: Sequence, *, acknowledged: AcknowledgedProgress | None = None) -> SampleProgress:
+    since, routes_since = (acknowledged.num_tokens, acknowledged.num_route_bytes) if acknowledged else (0, 0)
     runs, at = [], 0
     for run in sequence.runs:
         num_new = min(run.num_tokens, at + run.num_tokens - since)
@@ -330,5 +357,8 @@ def _progress(sequence: Sequence, *, since: int = 0) -> SampleProgress:
         num_tokens=sequence.num_done,
         runs=tuple(runs),
         packed_tokens=bytes(sequence.packed_tokens[since:]),
+        packed_routes=sequence.routes[routes_since:],
+        num_route_bytes=len(sequence.routes),
         since=since,
+        routes_since=routes_since,
     )

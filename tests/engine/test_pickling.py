@@ -51,10 +51,18 @@ GROWTH = Growth(
     marks=Ints.of([0]),
     since=Ints.of([20]),
     num_new=Ints.of([1]),
+    routes_since=Ints.of([60]),
+    num_new_route_bytes=Ints.of([3]),
     packed_tokens=b"12345678",
+    packed_routes=b"123",
 )
 PROGRESS = SampleProgress(
-    key=KEY, num_tokens=2, runs=(VersionRun(weights=WeightsId(0, 2), num_tokens=2),), packed_tokens=b"1" * 16
+    key=KEY,
+    num_tokens=2,
+    runs=(VersionRun(weights=WeightsId(0, 2), num_tokens=2),),
+    packed_tokens=b"1" * 16,
+    packed_routes=b"2" * 6,
+    num_route_bytes=6,
 )
 STREAMED = ProgressStreamed(replica=1, incarnation=0, serial=2, progress=(PROGRESS,), growth=(GROWTH,))
 GRANTED = WorkGranted(incarnation=0, tasks=(GroupTask(key=KEY.group, samples=(1,), progress=(PROGRESS,)),))

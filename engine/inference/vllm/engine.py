@@ -107,6 +107,7 @@ class VllmRolloutEngine:
             return []
         self._record_all(self._advance())
         ended, self._ended = self._ended, []
+        self._routes.pack_new(ended)
         for live in ended:
             del self._live[live.request.sequence_id]
         return [(live.held, live.end(live.ended)) for live in ended if live.ended]
@@ -127,13 +128,16 @@ class VllmRolloutEngine:
             return self._core.step()
 
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
-        return [live.end("aborted") for live in self._withdraw(self._in_flight(sequence_ids))]
+        withdrawn = self._withdraw(self._in_flight(sequence_ids))
+        self._routes.pack_new(withdrawn)
+        return [live.end("aborted") for live in withdrawn]
 
     def export(
         self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool, room: KvRoom = OWN_ROOM
     ) -> list[SequenceRequest]:
         self._core.check()
         names = self._in_flight(sequence_ids)
+        self._routes.pack_new([self._live[name] for name in names])
         requests = [self._live[name].as_request(self._read_kv(name, room) if with_kv else None) for name in names]
         if leave:
             self._withdraw(names)
@@ -209,6 +213,7 @@ class VllmRolloutEngine:
         return LiveSequence.from_request(request, self._limits.room(request), held, stop)
 
     def _enter(self, live: LiveSequence, kv: KvPages | None) -> None:
+        self._routes.pack_new([live])
         num_routed = self._routes.num_known(live.routes)
         taken = kv if kv is not None and self._takes(kv, live.held) else None
         if taken is not None and self._routes.token_bytes and num_routed < taken.num_tokens:
@@ -247,7 +252,7 @@ class VllmRolloutEngine:
         live.logprobs.append(output.logprob)
         live.versions.append(live.held.version)
         if output.routes is not None and self._routes.token_bytes:
-            live.routes += self._routes.packed(output.routes)
+            live.new_routes.append(output.routes)
         live.held.num_decoded += 1
         return live.stop is not None and live.stop.completes(output.token)
 

@@ -36,6 +36,8 @@ class LiveSequence:
     ended: Literal["stop", "length"] | None = None
     """The next step returns it."""
     routes: bytearray = field(default_factory=bytearray)
+    new_routes: list[Any] = field(default_factory=list)
+    """Routes of later tokens in vLLM's form: those of a single token cost as much to pack as those of hundreds."""
 
     @classmethod
     def from_request(cls, request: SequenceRequest, max_new_tokens: int, held: Held, stop: StopWatcher | None) -> Self:

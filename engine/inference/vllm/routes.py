@@ -6,14 +6,18 @@ layer, also those that are no mixture. Not run yet: there was no GPU.
 
     P positions    N layers    W mixtures    k experts of a token
 
-Invariant: new routes begin where a sequence's known routes end, so its routes always cover its first tokens.
+Invariant: new routes begin where a sequence's known routes end, so its routes always cover its first tokens. They are
+packed when the sequence leaves, is reported or is requested again.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+import numpy as np
 import torch
 
+from engine.inference.vllm.live_sequence import LiveSequence
 from engine.models.loading import read_config
 from engine.models.mixture import MixtureShape
 from engine.models.routes import RouteFormat
@@ -36,6 +40,15 @@ class NotedRoutes:
     def num_known(self, routes: bytes | bytearray) -> int:
         return len(routes) // self.token_bytes if self.token_bytes else 0
 
-    def packed(self, routes_PNk: Any) -> bytes:
-        """`routes_PNk`: a numpy array."""
-        return self._format.packed(torch.from_numpy(routes_PNk)[:, list(self._layers)])
+    def pack_new(self, sequences: Sequence[LiveSequence]) -> None:
+        """Packs the new routes of these sequences, all at once."""
+        routed = [live for live in sequences if live.new_routes]
+        if not routed or not self.token_bytes:
+            return
+        routes_PNk = np.concatenate([piece for live in routed for piece in live.new_routes])
+        packed = memoryview(self._format.packed(torch.from_numpy(routes_PNk)[:, list(self._layers)]))
+        for live in routed:
+            num_bytes = sum(map(len, live.new_routes)) * self.token_bytes
+            live.routes += packed[:num_bytes]
+            packed = packed[num_bytes:]
+            live.new_routes.clear()

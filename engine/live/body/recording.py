@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from engine.pipeline.effects import Effect
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
-from engine.pipeline.packed import Packed
+from engine.pipeline.packed import Bytes, Packed
 
 _OPAQUE: Final = frozenset({"payload", "state", "reach", "process"})
 
@@ -66,6 +66,8 @@ def plain(value: object) -> Any:
         return {each.name: None if each.name in _OPAQUE else plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, Bytes):
+        return []
     if isinstance(value, tuple | list | Packed):
         return [plain(each) for each in value]
     if isinstance(value, set | frozenset):

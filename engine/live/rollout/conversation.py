@@ -35,6 +35,7 @@ from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.pipeline.records import (
     ALL_WRITTEN,
     NO_BREAKS,
+    AcknowledgedProgress,
     Failure,
     SampleKey,
     Trajectory,
@@ -78,6 +79,8 @@ class Conversation:
     observed: list[Observation] = field(default_factory=list)
     partial: SequenceProgress | None = None
     """The turn in progress, while the conversation moves between two replicas."""
+    acknowledged: AcknowledgedProgress | None = None
+    """What data had of it at the last report by this replica."""
     text: str = ""
     """The text after the prompt, for people."""
     utterances: list[Utterance] = field(default_factory=list)
@@ -217,13 +220,17 @@ class Conversation:
 
     def _content(self, remark: str, parts: tuple[tuple[str, float], ...]) -> TrajectoryContent:
         """Training samples only: an evaluation's content has no reader, and data would keep all of it to the end."""
+        known = self.acknowledged or AcknowledgedProgress(key=self.key, sample_run=0)
+        assert known.num_route_bytes <= len(self.routes), f"{self.key} ends with fewer routes than it reported"
         return TrajectoryContent(
             prompt_ids=Ints.of(self.prompt_ids),
             response_ids=Ints.of(self.response_ids),
             logprobs=Floats.of(self.logprobs),
             written=ALL_WRITTEN if all(self.written) else Marks.of(self.written),
             breaks=Ints.of(self.breaks) if self.breaks else NO_BREAKS,
-            routes=Bytes(self.routes),
+            routes=Bytes(self.routes[known.num_route_bytes :]),
+            routes_since=known.num_route_bytes,
+            sample_run=known.sample_run if known.num_route_bytes else 0,
             prompt_text=self.prompt_text or self.prompt.text,
             response_text=self.text,
             remark=remark,

@@ -268,15 +268,16 @@ class Samples:
     def look_at(self, acknowledged: Iterable[AcknowledgedProgress]) -> list[SampleProgress]:
         """Returns the new progress of samples that have their prompt."""
         by_key = {each.key: each for each in acknowledged}
-        progress = [
-            pack_progress(each, None, self._slots.newest.named, acknowledged=by_key[each.key])
-            for each in self._open_turns.open_turns(set(by_key))
-        ]
+        progress: list[SampleProgress] = []
+        for each in self._open_turns.open_turns(set(by_key)):
+            each.acknowledged = by_key[each.key]
+            progress.append(pack_progress(each, None, self._slots.newest.named, acknowledged=each.acknowledged))
         for slot, names in self._decoding(set(by_key)):
             for request in slot.engine.export(names, leave=False, with_kv=False):
                 conversation = slot.decoding[request.sequence_id]
+                conversation.acknowledged = by_key[conversation.key]
                 progress.append(
-                    pack_progress(conversation, request.progress, slot.named, acknowledged=by_key[conversation.key])
+                    pack_progress(conversation, request.progress, slot.named, acknowledged=conversation.acknowledged)
                 )
         return progress
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.environments.port import Blame
+from engine.pipeline.data.accounts import Owner
 from engine.pipeline.data.assignment import Assignment
 from engine.pipeline.data.commit import Commit
 from engine.pipeline.data.evaluation import AnswerCounter
@@ -179,7 +180,7 @@ class DataBrain:
     def _on_synced(self, message: ReplicaSynced, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for trajectory in message.finished:
-            effects += self._take(trajectory)
+            effects += self._take(trajectory, (message.replica, message.incarnation))
         self._assignment.receive(message, now)
         if message.missing is not None:
             self._loosen(message.missing)
@@ -190,9 +191,10 @@ class DataBrain:
         answer = ProgressAcknowledged(incarnation=message.incarnation, serial=message.serial, lacking=lacking)
         return Send(to=rollout_address(message.replica), message=answer)
 
-    def _take(self, trajectory: Trajectory) -> list[Effect]:
+    def _take(self, trajectory: Trajectory, reporter: Owner) -> list[Effect]:
         if not self._state.is_wanted(trajectory):
             return []
+        trajectory = self._assignment.partials.join_routes(trajectory, self._state.training, reporter)
         num_failed, failure = self._state.num_failed_groups, trajectory.failure
         self._record(TrajectoryTaken(trajectory=trajectory))
         if failure is None or self._state.num_failed_groups == num_failed:

@@ -8,12 +8,14 @@ Invariants:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from engine.pipeline.data.accounts import Account, Owner
 from engine.pipeline.data.groups import GroupBook, OpenGroup
 from engine.pipeline.data.known_replicas import KnownReplicas
 from engine.pipeline.messages.to_data import ProgressStreamed
-from engine.pipeline.records import GroupKey, Growth, SampleKey, SampleProgress
+from engine.pipeline.packed import Bytes
+from engine.pipeline.records import NO_ROUTES, GroupKey, Growth, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 
 
@@ -38,6 +40,21 @@ class PartialPool:
         owned = {group.key: group for group in groups}
         for progress in whole:
             _add(progress, owned.get(progress.key.group))
+
+    def join_routes(self, trajectory: Trajectory, training: GroupBook, reporter: Owner) -> Trajectory:
+        """Joins the routes that the replica had reported with those that came with the trajectory. All are unknown if
+        they are not of the same run of the sample, or data was restarted in between."""
+        content = trajectory.content
+        if content is None or not content.routes_since:
+            return trajectory
+        group = training.get(trajectory.key.group)
+        account = None if group is None else group.progress.get(trajectory.key.sample)
+        routes = NO_ROUTES
+        if account is not None and account.has_routes(
+            content.routes_since, reporter=reporter, sample_run=content.sample_run
+        ):
+            routes = Bytes(b"".join((memoryview(account.packed_routes)[: content.routes_since], content.routes.data)))
+        return replace(trajectory, content=replace(content, routes=routes, routes_since=0, sample_run=0))
 
     # ── resuming ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -92,6 +109,7 @@ def _add(progress: SampleProgress, group: OpenGroup | None) -> bool:
         sample_run=progress.sample_run,
         since=progress.since,
         upto=progress.num_tokens,
+        routes_since=progress.routes_since,
         mark=progress.mark,
         brings_state=progress.state is not None,
     ):
@@ -102,20 +120,30 @@ def _add(progress: SampleProgress, group: OpenGroup | None) -> bool:
 
 def _add_growth(growth: Growth, training: GroupBook, reporter: Owner) -> Iterator[SampleKey]:
     width = len(growth.packed_tokens) // max(1, sum(growth.num_new))
-    packed_tokens, at = memoryview(growth.packed_tokens), 0
+    packed_tokens, packed_routes = memoryview(growth.packed_tokens), memoryview(growth.packed_routes)
+    at = at_route = 0
     group: OpenGroup | None = None
-    columns = (growth.ordinals, growth.samples, growth.sample_runs, growth.marks, growth.since, growth.num_new)
-    for ordinal, sample, sample_run, mark, since, num_new in zip(*columns, strict=True):
+    of_samples = (growth.ordinals, growth.samples, growth.sample_runs, growth.marks)
+    of_news = (growth.since, growth.num_new, growth.routes_since, growth.num_new_route_bytes)
+    columns = zip(*of_samples, *of_news, strict=True)
+    for ordinal, sample, sample_run, mark, since, num_new, routes_since, num_bytes in columns:
         if group is None or group.key.ordinal != ordinal:
             group = _owned(training, GroupKey(ordinal=ordinal), reporter)
         account = None if group is None else group.progress.get(sample)
         if account is not None and account.is_continued(
-            reporter=reporter, sample_run=sample_run, since=since, upto=since + num_new, mark=mark
+            reporter=reporter,
+            sample_run=sample_run,
+            since=since,
+            upto=since + num_new,
+            routes_since=routes_since,
+            mark=mark,
         ):
             account.add(growth.weights, num_new, packed_tokens[at : at + num_new * width], since=since)
+            account.add_routes(num_bytes, packed_routes[at_route : at_route + num_bytes], since=routes_since)
         else:
             yield SampleKey(group=GroupKey(ordinal=ordinal), sample=sample)
         at += num_new * width
+        at_route += num_bytes
 
 
 def _owned(training: GroupBook, key: GroupKey, owner: Owner) -> OpenGroup | None:

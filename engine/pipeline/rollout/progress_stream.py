@@ -42,7 +42,13 @@ class ProgressStream:
             return []
         self._serial += 1
         self._unanswered[self._serial] = tuple(
-            AcknowledgedProgress(key=each.key, sample_run=each.sample_run, num_tokens=each.num_tokens, mark=each.mark)
+            AcknowledgedProgress(
+                key=each.key,
+                sample_run=each.sample_run,
+                num_tokens=each.num_tokens,
+                num_route_bytes=each.num_route_bytes,
+                mark=each.mark,
+            )
             for each in new
         )
         if len(self._unanswered) > MAX_UNANSWERED:
@@ -79,17 +85,21 @@ class ProgressStream:
 
 @dataclass(slots=True)
 class _Growing:
-    rows: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    rows: list[tuple[int, ...]] = field(default_factory=list)
     packed_tokens: list[bytes] = field(default_factory=list)
+    packed_routes: list[bytes] = field(default_factory=list)
 
     def add(self, progress: SampleProgress) -> None:
-        key, since = progress.key, progress.since
-        num_new = progress.num_tokens - since
-        self.rows.append((key.group.ordinal, key.sample, progress.sample_run, progress.mark, since, num_new))
+        key, since, routes_since = progress.key, progress.since, progress.routes_since
+        of_sample = (key.group.ordinal, key.sample, progress.sample_run, progress.mark)
+        num_new, num_new_route_bytes = progress.num_tokens - since, progress.num_route_bytes - routes_since
+        self.rows.append((*of_sample, since, num_new, routes_since, num_new_route_bytes))
         self.packed_tokens.append(progress.packed_tokens)
+        self.packed_routes.append(progress.packed_routes)
 
     def packed(self, weights: WeightsId) -> Growth:
-        ordinals, samples, sample_runs, marks, since, num_new = map(Ints.of, zip(*self.rows, strict=True))
+        columns = map(Ints.of, zip(*self.rows, strict=True))
+        ordinals, samples, sample_runs, marks, since, num_new, routes_since, num_new_route_bytes = columns
         return Growth(
             weights=weights,
             ordinals=ordinals,
@@ -98,7 +108,10 @@ class _Growing:
             marks=marks,
             since=since,
             num_new=num_new,
+            routes_since=routes_since,
+            num_new_route_bytes=num_new_route_bytes,
             packed_tokens=b"".join(self.packed_tokens),
+            packed_routes=b"".join(self.packed_routes),
         )
 
 

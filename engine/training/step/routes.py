@@ -50,7 +50,7 @@ def packed_routes(
             continue
         owner = int(sequences.owners_Q[member])
         try:
-            known = layout.opened(layout.checked(batch.routes_of(owner).tobytes()))[: len(tokens.places[member])]
+            known = layout.checked(layout.opened(batch.routes_of(owner).data))[: len(tokens.places[member])]
         except ValueError as error:
             raise ValueError(f"trajectory {owner}: {error}") from error
         routes_TWk[torch.as_tensor(np.asarray(tokens.places[member][: len(known)]))] = known

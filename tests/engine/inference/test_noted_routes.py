@@ -203,8 +203,8 @@ def test_aborted_sequence_has_routes_and_dense_model_none(theirs: Reference, tmp
     assert {output.routes for output in finish(dense).values()} == {b""}
 
 
-@pytest.mark.parametrize("num_bytes", [1, 4 * 100])
+@pytest.mark.parametrize("num_bytes", [1, 2 * 100])
 def test_routes_that_are_not_of_these_tokens_are_refused(theirs: Reference, num_bytes: int) -> None:
     begun = SequenceProgress(token_ids=(5,), logprobs=(-1.0,), versions=(0,), routes=bytes(num_bytes))
-    with pytest.raises(ValueError, match=f"routes of at most 41 tokens, 4 bytes each; got {num_bytes} bytes"):
+    with pytest.raises(ValueError, match=f"routes of at most 41 tokens, 2 bytes each; got {num_bytes} bytes"):
         engine_of(theirs.folder).submit([replace(asks(1)[0], progress=begun)])

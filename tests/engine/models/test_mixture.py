@@ -1,6 +1,7 @@
 """A mixture computes what transformers' Qwen3-MoE computes, for any choice of experts and grouping of products."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from engine.models.mixture import (
     looped_products,
 )
 from engine.models.packing import PackedTokens, lay_out, pack
-from engine.models.routes import Replayed, RouteFormat
+from engine.models.routes import DENSE, TOKENS_AT_ONCE, Replayed, RouteFormat
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -292,21 +293,64 @@ def test_a_mixture_without_a_layer_is_a_dense_model(tmp_path: Path) -> None:
     assert read_config(tmp_path).mixture is None
 
 
-@pytest.mark.parametrize(("num_experts", "width"), [(6, 1), (255, 1), (256, 2), (300, 2)])
-def test_routes_are_read_as_they_were_written(tmp_path: Path, num_experts: int, width: int) -> None:
-    save_mixture(tmp_path, num_experts=num_experts, moe_intermediate_size=8)
-    layout = RouteFormat.of(read_config(tmp_path).mixture)
-    routes_TWk = torch.randint(0, num_experts, (7, 3, 2), generator=torch.Generator().manual_seed(0))
-    routes_TWk[0, 0, 0] = num_experts - 1
+def route_format(*, num_experts: int, num_mixtures: int = 48, chosen: int = 8) -> RouteFormat:
+    """By default with as many numbers a token as Qwen3-30B-A3B has."""
+    layers = tuple(range(num_mixtures))
+    return RouteFormat.of(
+        MixtureShape(num_experts=num_experts, chosen=chosen, expert_width=8, renormalised=True, layers=layers)
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_experts", "bits"), [(8, 3), (16, 4), (64, 6), (128, 7), (255, 8), (256, 8), (300, 9), (512, 9), (1_025, 11)]
+)
+@pytest.mark.parametrize("num_mixtures", [1, 3, 48])
+def test_expert_takes_the_fewest_bits_that_number_all(num_experts: int, bits: int, num_mixtures: int) -> None:
+    layout = route_format(num_experts=num_experts, num_mixtures=num_mixtures)
+    chance_TWX = torch.rand(17, num_mixtures, num_experts, generator=torch.Generator().manual_seed(0))
+    routes_TWk = chance_TWX.topk(8, dim=-1).indices
+    routes_TWk[0, :, 0], routes_TWk[0, :, 1] = 0, num_experts - 1
+    routes_TWk[1], routes_TWk[2, :, :7] = torch.arange(8), num_experts - 1  # the nearest to an unknown route
+    routes_TWk[3] = layout.unknown
     data = layout.packed(routes_TWk)
-    assert len(data) == 7 * layout.token_bytes == 7 * 3 * 2 * width
+    assert len(data) == 17 * layout.token_bytes and layout.token_bytes == math.ceil(num_mixtures * 8 * bits / 8)
     assert torch.equal(layout.opened(data).long(), routes_TWk)
-    assert layout.checked(data) == data
+    pieces = [layout.packed(routes_TWk[:5]), layout.packed(routes_TWk[5:])]
+    assert b"".join(pieces) == data, "routes are joined as bytes"
 
 
-def test_routes_to_experts_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    save_mixture(tmp_path)
-    layout = RouteFormat.of(read_config(tmp_path).mixture)
+@pytest.mark.parametrize("num_experts", [3, 4, 8, 256])
+def test_sole_expert_is_never_read_as_unknown(num_experts: int) -> None:
+    layout = route_format(num_experts=num_experts, num_mixtures=2, chosen=1)
+    routes_TWk = torch.tensor([[[num_experts - 1]] * 2, [[layout.unknown]] * 2, [[0], [num_experts - 1]]])
+    assert torch.equal(layout.opened(layout.packed(routes_TWk)).long(), routes_TWk)
+
+
+def test_long_sequence_is_packed_as_its_parts_are() -> None:
+    layout = route_format(num_experts=8, num_mixtures=1, chosen=2)
+    chance_TWX = torch.rand(TOKENS_AT_ONCE + 3, 1, 8, generator=torch.Generator().manual_seed(0))
+    routes_TWk = chance_TWX.topk(2, dim=-1).indices
+    data = layout.packed(routes_TWk)
+    assert data[-3 * layout.token_bytes :] == layout.packed(routes_TWk[-3:])
+    assert torch.equal(layout.opened(data).long(), routes_TWk)
+
+
+@pytest.mark.parametrize("expert", [6, 8, 200, 257, -1])
+def test_expert_that_does_not_exist_is_not_packed(expert: int) -> None:
+    layout = route_format(num_experts=6, num_mixtures=3, chosen=2)
+    with pytest.raises(ValueError, match="experts must be from 0 to 5"):
+        layout.packed(torch.full((2, 3, 2), expert))
+
+
+def test_routes_with_unused_numbers_are_refused() -> None:
+    layout, wider = (route_format(num_experts=number, num_mixtures=3, chosen=2) for number in (6, 8))
+    data = wider.packed(torch.tensor([[[6, 1]] * 3]))
     with pytest.raises(ValueError, match="experts must be from 0 to 5, got 6"):
-        layout.checked(layout.packed(torch.full((2, 3, 2), 6)))
-    layout.checked(layout.packed(torch.full((2, 3, 2), layout.unknown)))
+        layout.checked(layout.opened(data))
+    layout.checked(layout.opened(layout.packed(torch.full((2, 3, 2), layout.unknown))))
+
+
+def test_no_tokens_have_no_routes() -> None:
+    layout = route_format(num_experts=6, num_mixtures=3, chosen=2)
+    assert layout.packed(layout.opened(b"")) == b"" and layout.opened(b"").shape == (0, 3, 2)
+    assert DENSE.token_bytes == 0 and DENSE.packed(torch.empty(4, 0, 0)) == b""

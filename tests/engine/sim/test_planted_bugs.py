@@ -169,6 +169,20 @@ def adds_known_tokens_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Account, "add", whole)
 
 
+def adds_known_routes_again(patch: pytest.MonkeyPatch) -> None:
+    add = Account.add_routes
+
+    def whole(self: Account, num_bytes: int, packed_routes: bytes, *, since: int) -> None:
+        add(self, num_bytes, packed_routes, since=self.num_route_bytes)
+
+    patch.setattr(Account, "add_routes", whole)
+
+
+def joins_the_routes_of_any_run(patch: pytest.MonkeyPatch) -> None:
+    """A late delivery gets the routes of the replica that runs the sample since."""
+    patch.setattr(Account, "has_routes", lambda self, num_bytes, **_: num_bytes <= self.num_route_bytes)
+
+
 def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
     """No part checks which weights wrote the samples."""
     plan, reserve, receive, begin = plan_repack, Workload.reserve, Workload.receive, RolloutBrain._begin
@@ -532,6 +546,11 @@ LEAVING = Weather(
     plan={"max_batch": 16},
     num_replicas=4,
 )
+STREAMED = Weather(
+    faults=blow("rollout", drop=0.1, duplicate=0.5, delay_s=0.2),
+    plan={"stream_every_s": 0.3},
+    costs=Costs(median_tokens=300.0, max_tokens=1_000, train_s=0.3),
+)
 LONG_WORK = Costs(median_tokens=60.0, max_tokens=1_000, long_work=0.1, longest_s=60.0)
 BUGS: list[tuple[Bug, Weather]] = [
     (accepts_every_handover, Weather(faults=lambda seed: Faults(duplicate=0.4, delay_s=0.2))),
@@ -544,14 +563,9 @@ BUGS: list[tuple[Bug, Weather]] = [
     (forgets_to_assign_again_on_loss, Weather(faults=blow("rollout"))),
     (serves_before_it_hashes, Weather(faults=lambda seed: Faults(corrupt=0.2))),
     (continues_on_any_weights, Weather(faults=blow("rollout"), plan={"stream_every_s": 0.3})),
-    (
-        adds_known_tokens_again,
-        Weather(
-            faults=blow("rollout", drop=0.1, duplicate=0.5, delay_s=0.2),
-            plan={"stream_every_s": 0.3},
-            costs=Costs(median_tokens=300.0, max_tokens=1_000, train_s=0.3),
-        ),
-    ),
+    (adds_known_tokens_again, STREAMED),
+    (adds_known_routes_again, STREAMED),
+    (joins_the_routes_of_any_run, STREAMED),
     (moves_to_any_weights, Weather(faults=lambda seed: Faults(drop=0.1, duplicate=0.3, delay_s=0.4))),
     (fills_a_host_beyond_its_bound, Weather(plan={"groups_per_step": 8})),
     (trains_on_part_of_a_group, Weather()),
@@ -625,6 +639,8 @@ def seeds_until_caught(weather: Weather) -> int | None:
     "trains_on_part_of_a_group",
     "counts_missing_samples_as_trained",
     "restarts_running_samples",
+    "adds_known_routes_again",
+    "joins_the_routes_of_any_run",
     "is_not_ready_after_the_first_step",
     "acknowledges_an_unfulfilled_resize",
     "treats_a_repeated_request_as_new",
@@ -634,6 +650,17 @@ def seeds_until_caught(weather: Weather) -> int | None:
 def test_the_simulator_catches(bug: Bug, weather: Weather, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     assert seeds_until_caught(weather) is not None, f"not caught within {MAX_SEEDS} seeds"
+
+
+def test_samples_that_move_are_trained_with_their_routes() -> None:
+    """Data has a part of them when they move, and their next replica sends it only the rest."""
+    moved = 0
+    for seed in range(5):
+        world = replace(LEAVING, plan={**LEAVING.plan, "stream_every_s": 0.3}).world(seed)
+        world.run()
+        moved += world.oracle.num_moved
+        assert world.oracle.num_unrouted == 0
+    assert moved > 0
 
 
 @pytest.mark.long_except(

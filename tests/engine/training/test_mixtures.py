@@ -193,8 +193,8 @@ def test_adapter_updates_only_attention_and_loads_in_peft(
 @pytest.mark.parametrize(
     ("routes", "message"),
     [
-        (b"123", r"trajectory 1: routes: at most \d+ tokens of 4 bytes, got 3 bytes"),
-        (b"\x05\x00\x00\x00", "trajectory 1: routes: experts must be from 0 to 4, got 5"),
+        (b"123", r"trajectory 1: routes: at most \d+ tokens of 2 bytes, got 3 bytes"),
+        (b"\x05\x00", "trajectory 1: routes: experts must be from 0 to 4, got 5"),
     ],
 )
 def test_routes_of_another_model_are_refused(make_llama: MakeLlama, routes: bytes, message: str) -> None:

@@ -1,6 +1,7 @@
 """Data's log: appended records are read back unchanged, wherever the file's end is torn."""
 
 import random
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,6 @@ TRAJECTORY = Trajectory(
         prompt_text="ask",
         response_text='say "it"\n\udce9',
         remark="",
-        routes=Bytes(bytes(range(256))),
     ),
 )
 RECORDS: list[Record] = [
@@ -284,6 +284,28 @@ def test_token_of_model_text_takes_eight_bytes_in_the_log(tmp_path: Path) -> Non
     journal.close()
     [file] = tmp_path.glob("*.journal")
     assert file.stat().st_size < 8.2 * 4_096
+
+
+def test_mixture_costs_the_log_no_more_than_a_dense_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bytes on disk, and in bytes that data's thread deflates. Its routes are unknown after a recovery."""
+    assert TRAJECTORY.content is not None
+    num_deflated: list[int] = []
+    compress = zlib.compress
+
+    def counting(data: bytes, level: int) -> bytes:
+        num_deflated.append(len(data))
+        return compress(data, level)
+
+    monkeypatch.setattr(zlib, "compress", counting)
+    dense = frame(TrajectoryTaken(trajectory=TRAJECTORY))
+    of_dense = [*num_deflated]
+    num_deflated.clear()
+    routes = Bytes(random.Random(0).randbytes(336 * 4_096))
+    mixture = replace(TRAJECTORY, content=replace(TRAJECTORY.content, routes=routes))
+    assert frame(TrajectoryTaken(trajectory=mixture)) == dense
+    assert num_deflated == of_dense
+    entry = entry_of(dense[HEAD.size :], resolve=[].__getitem__)
+    assert entry == TrajectoryTaken(trajectory=TRAJECTORY), "without routes"
 
 
 def test_utterances_and_reward_parts_are_read_unchanged() -> None:

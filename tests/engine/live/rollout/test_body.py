@@ -138,6 +138,9 @@ class Replica:
         self.engines.append(TorchRolloutEngine(DEMO_FOLDER, max_batch=8, device="cpu"))
         return self.engines[-1]
 
+    def weights_of(self, version: int) -> WeightVersion:
+        return weights_of(version)
+
     def install(
         self,
         version: int,
@@ -147,7 +150,7 @@ class Replica:
         over: WeightsId | None = None,
         probe: Probe | None = None,
     ) -> Message:
-        weights = weights_of(version)
+        weights = self.weights_of(version)
         segment = Segment.create("test", len(weights.buffer))
         segment.buffer[:] = weights.buffer
         manifest = replace(weights.manifest, probe=probe)
@@ -436,7 +439,13 @@ def test_reported_progress_suffices_to_resume_after_replica_loss() -> None:
     assert isinstance(begun, ProgressReported)
     lost.steps(2)
     acknowledged = tuple(
-        AcknowledgedProgress(key=each.key, sample_run=1, num_tokens=each.num_tokens, mark=each.mark)
+        AcknowledgedProgress(
+            key=each.key,
+            sample_run=1,
+            num_tokens=each.num_tokens,
+            num_route_bytes=each.num_route_bytes,
+            mark=each.mark,
+        )
         for each in begun.progress
     )
     [grown] = lost.body.perform(ReportProgress(acknowledged=acknowledged))

@@ -17,11 +17,13 @@ from tests.engine.pipeline.brain_builders import of
 
 GROUP = GroupKey(ordinal=3)
 WIDTH = 4
+ROUTE_BYTES = 3
 
 
 @dataclass
 class RunningSample:
-    """A token encodes its run and position. Every tenth token is by other weights, every seventh ends a turn."""
+    """A token encodes its run and position, as does its route, which is known once the next token is there. Every tenth
+    token is by other weights, every seventh ends a turn."""
 
     key: SampleKey
     sample_run: int
@@ -29,6 +31,13 @@ class RunningSample:
 
     def packed_tokens(self, start: int, stop: int) -> bytes:
         return b"".join(bytes([self.sample_run % 256, at % 256, at // 256, 0]) for at in range(start, stop))
+
+    @property
+    def num_route_bytes(self) -> int:
+        return max(0, self.num_tokens - 1) * ROUTE_BYTES
+
+    def packed_routes(self, since: int) -> bytes:
+        return bytes((self.sample_run + at) % 251 for at in range(since, self.num_route_bytes))
 
     def runs(self, start: int, stop: int) -> tuple[VersionRun, ...]:
         versions = [at // 10 for at in range(start, stop)]
@@ -38,14 +47,17 @@ class RunningSample:
         )
 
     def since(self, acknowledged: AcknowledgedProgress) -> SampleProgress:
-        mark, since = self.num_tokens // 7, acknowledged.num_tokens
+        mark, since, routes_since = self.num_tokens // 7, acknowledged.num_tokens, acknowledged.num_route_bytes
         return SampleProgress(
             key=self.key,
             num_tokens=self.num_tokens,
             runs=self.runs(since, self.num_tokens),
             state=None if since and mark == acknowledged.mark else f"turn {mark} of {self.sample_run}",
             packed_tokens=self.packed_tokens(since, self.num_tokens),
+            packed_routes=self.packed_routes(routes_since),
+            num_route_bytes=self.num_route_bytes,
             since=since,
+            routes_since=routes_since,
             sample_run=acknowledged.sample_run,
             mark=mark,
         )
@@ -100,6 +112,8 @@ class Both:
                 runs=run.runs(0, known.num_tokens),
                 state=f"turn {known.num_tokens // 7} of {account.sample_run}",
                 packed_tokens=run.packed_tokens(0, known.num_tokens),
+                packed_routes=run.packed_routes(0),
+                num_route_bytes=run.num_route_bytes,
             )
 
 
@@ -147,6 +161,7 @@ def test_acknowledged_tokens_are_not_sent_again() -> None:
     assert second is not None and not second.progress
     [growth] = second.growth
     assert list(growth.since) == [1, 1, 1] and len(growth.packed_tokens) == 3 * 5 * WIDTH
+    assert list(growth.routes_since) == [0, 0, 0] and len(growth.packed_routes) == 3 * 5 * ROUTE_BYTES
     both.stream.receive(both.receive(second))
     assert both.report() is None, "nothing is new"
 
