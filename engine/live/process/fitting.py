@@ -38,7 +38,7 @@ class HostTooSmall(Exception):
 def check_fit(part: Part, spec: JobSpec, folder: Path, device: str, *, teacher: Path | None = None) -> None:
     """Raises `ValueError` if the device is too small for the spec, `HostTooSmall` if the host's shared memory is."""
     judge(part, spec, folder, memory_bytes=memory_of(device), is_shared=device == "cpu", teacher=teacher)
-    judge_host(part, spec, folder, shared_bytes=shared_memory_bytes(), host_bytes=total_bytes())
+    judge_host(part, spec, folder, shared_bytes=shared_memory_bytes(), host_bytes=total_bytes(), teacher=teacher)
 
 
 def judge(
@@ -61,17 +61,20 @@ def judge(
     log.warning("fit=doubtful part=%s %s", part, misfit.sentence)
 
 
-def judge_host(part: Part, spec: JobSpec, folder: Path, *, shared_bytes: int, host_bytes: int) -> None:
+def judge_host(
+    part: Part, spec: JobSpec, folder: Path, *, shared_bytes: int, host_bytes: int, teacher: Path | None = None
+) -> None:
     """Checks a host's memory; a replica's host for its relay."""
     try:
-        shape = _read_shape(folder)
+        shape, teacher_shape = _read_shape(folder), None if teacher is None else _read_shape(teacher)
     except ValueError:  # logged by `judge`
         return
     rank = spec.trainer.lora_rank
     if part == "trainer":
         least = least_trainer_bytes(shape, lora_rank=rank, num_ranks=spec.trainer_devices)
         wanted = segment_bytes(shape, rank)
-        need = None if spec.only_evaluates else trainer_host_need(shape, TrainerPlan.of_spec(spec, shape))
+        plan = None if spec.only_evaluates else TrainerPlan.of_spec(spec, shape, teacher=teacher_shape)
+        need = None if plan is None else trainer_host_need(shape, plan)
     else:
         least = least_relay_bytes(shape, lora_rank=rank, only_evaluates=spec.only_evaluates)
         need = relay_host_need(shape, lora_rank=rank, num_relays=spec.rollout.replicas)

@@ -91,7 +91,7 @@ def test_restore_ends_exactly_at_the_chosen_moment(
     assert (elsewhere.store / "jobs/job_1/checkpoint").read_bytes() == b"weights"
     assert (elsewhere.store / "jobs/job_1/later").read_bytes() == b"more weights"
     assert restore(monkeypatch, installation.repository, elsewhere) == 1
-    assert "is not empty; --replace puts it aside" in capsys.readouterr().err
+    assert "is not empty; --replace renames it" in capsys.readouterr().err
     assert restore(monkeypatch, installation.repository, elsewhere, "--replace") == 0, capsys.readouterr().err
     assert len(ledger_of(elsewhere)[0]) == int(str(kept)) + 1000
 

@@ -131,8 +131,8 @@ def _errors(job: Job, ends: Mapping[str, Ends]) -> str:
     error, passed = _newest(ends.get(HELD_OUT_ERROR)), _newest(ends.get(PASSED))
     texts = [] if error is None else [f"± {error:.3f} (standard error)"]
     if passed is not None:
-        samples = job.spec["evaluation"].get("samples", 1)
-        texts.append(f"pass@{samples} {reward(passed)} ± {_newest(ends.get(PASSED_ERROR)) or 0.0:.3f}")
+        samples, deviation = job.spec["evaluation"].get("samples", 1), _newest(ends.get(PASSED_ERROR))
+        texts.append(f"pass@{samples} {reward(passed)}" + ("" if deviation is None else f" ± {deviation:.3f}"))
     return ", ".join(texts)
 
 

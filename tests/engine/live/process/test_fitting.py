@@ -60,6 +60,13 @@ def test_a_tight_host_is_a_warning(
     assert [record.getMessage()[:26] for record in caplog.records] == ["fit=doubtful part=trainer "]
 
 
+def test_host_of_a_trainer_with_a_teacher_is_checked(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    algorithm = SPEC.algorithm.model_dump() | {"teacher": {"source": "Qwen3-8B", "coefficient": 1.0}}
+    spec = JobSpec.model_validate(SPEC.model_dump() | {"algorithm": algorithm})
+    judge_host("trainer", spec, folder, shared_bytes=400 * GB, host_bytes=60 * GB, teacher=folder)
+    assert "fit=doubtful part=trainer" in caplog.text
+
+
 def test_unknown_model_is_not_checked(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "config.json").write_text(json.dumps({**KNOWN_CONFIGS["Qwen3-8B"], "n_shared_experts": 1}))
     with caplog.at_level(logging.INFO):

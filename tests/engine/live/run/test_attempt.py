@@ -101,5 +101,5 @@ def test_inconsistent_model_ends_the_attempt_before_placement(tmp_path: Path) ->
     connected: list[str] = []
     finished = made.run(lambda: connected.append("to Ray"))
     assert (finished.outcome, finished.failure_class) == ("failed", "config")
-    assert "eos_token must be one of the tokens that end a text" in finished.message
+    assert "eos_token must be one of the end tokens of" in finished.message
     assert not connected

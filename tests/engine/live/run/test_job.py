@@ -185,7 +185,7 @@ def test_run_in_which_nothing_moves_fails(tmp_path: Path, processes_of: Processe
     sink = WatchingSink(1, lambda: processes_of("DataActor")[0].send_signal(signal.SIGSTOP))
     finished = run(spec(steps=200, rollout=ALONE), tmp_path, sink, patience=Patience(nothing_moves_s=3.0))
     assert (finished.outcome, finished.failure_class) == ("failed", "infrastructure")
-    assert "nothing moved" in finished.message
+    assert "no progress for" in finished.message
     assert sink.of(StepTrained)
 
 

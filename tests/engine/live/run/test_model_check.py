@@ -65,7 +65,7 @@ def test_check_in_a_process_reports_the_reason(tmp_path: Path) -> None:
     check_model(spec(folder, rollout=VLLM), interrupted=never)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"model.norm.weight": "gone.safetensors"}}')
-    with pytest.raises(ValueError, match=r"^model\.safetensors\.index\.json: names gone\.safetensors, which is not in"):
+    with pytest.raises(ValueError, match=r"^model\.safetensors\.index\.json names gone\.safetensors, which is not in"):
         check_model(spec(folder, rollout=VLLM), interrupted=never)
 
 

@@ -170,5 +170,5 @@ def test_interpreter_without_vllm_ends_the_job_with_advice(tmp_path: Path, monke
     sink = Blows({})
     finished = Attempt(AttemptPlan(spec=job(), checkpoints=tmp_path), sink, list).run(lambda: None)
     assert (finished.outcome, finished.failure_class) == ("failed", "config")
-    assert f"vllm runs in {sys.executable}, which cannot import" in finished.message
+    assert f"vllm runs in {sys.executable}, which lacks a package" in finished.message
     assert "`make vllm`" in finished.message and not sink.of(FaultDetected)
