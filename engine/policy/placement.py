@@ -8,12 +8,13 @@ Invariants:
 - no host is given more than it has free;
 - a replica is whole on one host; there is a relay on each host that holds replicas, and on no other;
 - the trainer's ranks are on as few hosts as hold them; so are the replicas, in the room that is left;
+- ranks that shard weights within a host are as many on every host, however many of the hosts' devices are free;
 - relay 0, which leads at the start, is on the host of the trainer's first rank where that host holds replicas;
 - optional replicas never keep a job from starting;
 - workers of an environment that needs a sandbox are on hosts that have one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
@@ -79,6 +80,7 @@ class JobNeeds:
     relay: Need = Need(cpus=SERVICE_CPUS)
     service: Need = Need(cpus=SERVICE_CPUS)
     in_sandbox: bool = False  # environment workers run untrusted code
+    even_ranks: bool = False  # as many ranks on each of the trainer's hosts
 
     @classmethod
     def of_spec(cls, spec: JobSpec, *, has_gpus: bool) -> Self:
@@ -92,6 +94,7 @@ class JobNeeds:
             fewest_replicas=spec.placement.min_replicas or spec.rollout.replicas,
             num_environments=spec.environment.workers,
             in_sandbox=needs_sandbox(spec.environment.name, spec.environment.params),
+            even_ranks=spec.trainer.shard_within == "node" and not spec.only_evaluates,
         )
 
     def of(self, kind: str) -> Need:
@@ -99,8 +102,9 @@ class JobNeeds:
         return {"trainer": self.rank, "rollout": self.replica, "relay": self.relay}.get(kind, self.service)
 
     def __str__(self) -> str:
+        evenly = " (as many on every host)" if self.even_ranks else ""
         return (
-            f"{self.num_ranks} trainer ranks with {self.rank} each, {self.fewest_replicas} replicas with "
+            f"{self.num_ranks} trainer ranks with {self.rank} each{evenly}, {self.fewest_replicas} replicas with "
             f"{self.replica} each (whole on one host), one relay on each of their hosts with {self.relay}, data and "
             f"{self.num_environments} environment workers with {self.service} each"
         )
@@ -172,7 +176,7 @@ def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int
     confining = [host.id for host in able]
     rooms = Rooms(hosts)
     fewest = min(needs.fewest_replicas, num_replicas)
-    ranks = place_ranks(rooms, needs, count=needs.num_ranks)
+    ranks = place_ranks(rooms, needs, count=needs.num_ranks, per_host=_ranks_per_host(hosts, needs))
     replicas = place_replicas(rooms, needs, fewest, relays=()) if ranks else []
     if len(replicas) < fewest:
         raise NoRoom(_explain_refusal(hosts, needs, num_replicas=num_replicas))
@@ -209,9 +213,11 @@ def _place_environments(rooms: Rooms, needs: JobNeeds, *, beside: Sequence[str],
     return placed
 
 
-def place_ranks(rooms: Rooms, needs: JobNeeds, *, count: int) -> list[str]:
+def place_ranks(
+    rooms: Rooms, needs: JobNeeds, *, count: int, per_host: int | None = None, but: Collection[str] = ()
+) -> list[str]:
     """Among equal hosts, the one that costs the fewest replicas, then the one with the least room. Empty: the ranks do
-    not all fit."""
+    not all fit. `per_host`: exactly so many on a host, on none of the hosts `but`; None: as many as fit."""
 
     def num_fitting(host: str) -> int:
         return rooms.num_fitting(host, needs.rank)
@@ -226,7 +232,26 @@ def place_ranks(rooms: Rooms, needs: JobNeeds, *, count: int) -> list[str]:
         take(host, -taken)
         return before - after, num_fitting(host)
 
-    return _fill_fewest_hosts(count, rooms.ids, num_fitting, costs, take)
+    if per_host is None:
+        return _fill_fewest_hosts(count, rooms.ids, num_fitting, costs, take)
+    enough = [host for host in rooms.ids if host not in but and num_fitting(host) >= per_host]
+    chosen = sorted(enough, key=lambda host: costs(host, per_host))[: count // per_host]
+    if len(chosen) * per_host < count:
+        return []
+    for host in chosen:
+        take(host, per_host)
+    return [host for host in chosen for _ in range(per_host)]
+
+
+def _ranks_per_host(hosts: Sequence[HostView], needs: JobNeeds) -> int | None:
+    """The most that hosts would hold alike if they were empty: with fewer of them a host's share of the model would be
+    larger. None: any numbers."""
+    if not needs.even_ranks:
+        return None
+    rooms = Rooms(_emptied(hosts))
+    fitting, count = [rooms.num_fitting(host, needs.rank) for host in rooms.ids], needs.num_ranks
+    alike = (each for each in range(count, 0, -1) if count % each == 0)
+    return next((each for each in alike if sum(room >= each for room in fitting) * each >= count), 1)
 
 
 def place_replicas(rooms: Rooms, needs: JobNeeds, count: int, *, relays: Iterable[str]) -> list[str]:
@@ -282,7 +307,7 @@ def _explain_refusal(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas
 
 
 def _fits(hosts: Sequence[HostView], needs: JobNeeds, num_replicas: int) -> bool:
-    emptied = [replace(host, free_cpus=host.cpus, free_gpus=host.gpus) for host in hosts]
+    emptied = _emptied(hosts)
     if emptied == list(hosts):
         return False
     try:
@@ -290,6 +315,10 @@ def _fits(hosts: Sequence[HostView], needs: JobNeeds, num_replicas: int) -> bool
     except NoRoom:
         return False
     return True
+
+
+def _emptied(hosts: Sequence[HostView]) -> list[HostView]:
+    return [replace(host, free_cpus=host.cpus, free_gpus=host.gpus) for host in hosts]
 
 
 def _describe_hosts(hosts: Sequence[HostView]) -> Iterator[str]:

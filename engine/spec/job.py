@@ -345,6 +345,13 @@ class TrainerSpec(Strict):
         ge=1,
         le=64,
     )
+    shard_within: Literal["all", "node"] = knob(
+        "all",
+        "trainer.shard_within",
+        "The devices among which weights, gradients and optimizer are sharded. all: the trainer's. node: those of a "
+        "host; each host has a copy, and hosts exchange gradients only, once an update. Needs as many devices on every "
+        "host.",
+    )
     lora_rank: int = Field(0, ge=0, le=1_024, description="Train a LoRA adapter of this rank; 0: all weights.")
     lora_alpha: float = knob(32.0, "trainer.lora_alpha", "The adapter is scaled by alpha / rank.", gt=0, le=10_000)
 

@@ -86,6 +86,11 @@ class Placement:
         """Ray options for each rank of the trainer but the first."""
         return [self._options(TRAINER, rank, hosts) for rank in range(1, self.needs.num_ranks)]
 
+    def ranks_per_host(self, hosts: tuple[str, ...] = ()) -> int:
+        """The fewest ranks of the trainer on one of its hosts."""
+        of_ranks = hosts or self.places.ranks
+        return min(map(of_ranks.count, of_ranks))
+
     def _options(self, part: Address, rank: int, hosts: tuple[str, ...]) -> dict[str, Any]:
         need = self.needs.of(part.kind)
         strategy = self._strategy(part, rank, hosts[rank] if hosts else None)

@@ -126,7 +126,14 @@ class Placing(Anywhere):
             return before
         match part.kind:
             case "trainer":
-                again = place_ranks(rooms, self._needs, count=sum(host not in alive for host in before))
+                kept = alive.intersection(before)
+                again = place_ranks(
+                    rooms,
+                    self._needs,
+                    count=sum(host not in alive for host in before),
+                    per_host=before.count(before[0]) if self._needs.even_ranks else None,
+                    but=kept if self._needs.even_ranks else (),
+                )
                 hosts = tuple(host if host in alive else again.pop() for host in before) if again else ()
             case "rollout":
                 relays = [at[0] for relay, at in self._at.items() if relay.kind == "relay"]

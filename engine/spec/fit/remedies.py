@@ -3,6 +3,7 @@
     what                      costs
     layers recomputed         a third of the arithmetic more; with their inputs on the host, copies too
     smaller micro-batches     fuller matrices
+    one copy for all hosts    gathers between hosts
     small moments             exactness
     moments on the host       a copy of them a step
     sequence parallel         an exchange in every layer
@@ -53,6 +54,7 @@ def trainer_remedies(
     return (
         _recomputed(plan),
         _smaller_batches(plan, longest),
+        _one_copy(plan),
         _small_moments(plan),
         _moments_on_host(plan),
         _shared_sequences(plan),
@@ -165,6 +167,17 @@ def _smaller_batches(plan: TrainerPlan, longest: int) -> Doses:
         )
         for tokens in doses
     )
+
+
+def _one_copy(plan: TrainerPlan) -> Doses:
+    if plan.num_shards == plan.num_devices:
+        return ()
+    change = Change(
+        words="shard weights, gradients and moments among all trainer devices (trainer.shard_within all)",
+        settings={"trainer.shard_within": "all"},
+        fields={"devices_per_host": None},
+    )
+    return (change,)
 
 
 def _small_moments(plan: TrainerPlan) -> Doses:

@@ -1,7 +1,7 @@
 """What each device of a trainer needs.
 
 Each term is a function with its formula. P is the number of weights, T of those that are trained (an adapter's, or
-all), n of devices, c the bytes of a product's element.
+all), n of devices that have a copy together, c the bytes of a product's element.
 """
 
 from typing import Final
@@ -56,7 +56,7 @@ def _state(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
     terms: list[Term] = []
     for whose, num_weights, num_trained in models:
         all_weights, trained = in_words(num_weights), in_words(num_trained)
-        divided = f", divided by {plan.division} among {plan.num_devices}" if plan.num_devices > 1 else ""
+        divided = f", divided by {plan.division} among {plan.num_shards}" if plan.num_devices > 1 else ""
         terms += [
             _term(f"{whose}weights, float32", weight_bytes(num_weights, plan), f"of {all_weights}{divided}"),
             _term(f"{whose}weights once more, DeepSpeed's masters", master_bytes(num_trained, plan), f"of {trained}"),
@@ -180,14 +180,14 @@ def gradient_bytes(shape: ModelShape, num_trained: int, plan: TrainerPlan) -> in
     if plan.division not in ("fsdp", "zero2", "zero3"):
         return 4 * num_trained
     border = 4 * max(shape.vocab_size * shape.width, shape.largest_matrix) if plan.division == "zero2" else 0
-    return min(share(4 * num_trained, plan.num_devices) + border, 4 * num_trained)
+    return min(share(4 * num_trained, plan.num_shards) + border, 4 * num_trained)
 
 
 def moment_bytes(num_trained: int, plan: TrainerPlan) -> int:
     """8·T / n; 4·T / n as bfloat16, 2.01·T / n as 8 bits; none on the device where they are the host's."""
     if plan.offloads_moments:
         return 0
-    return share(int(MOMENT_BYTES[plan.moments] * num_trained), plan.num_devices)
+    return share(int(MOMENT_BYTES[plan.moments] * num_trained), plan.num_shards)
 
 
 def reference_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
@@ -226,7 +226,7 @@ SUM_BYTES: Final = 5 * 2**22
 
 
 def published_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Of one matrix at a time what a device has of it, in the dtype of the rollouts; an adapter goes as it is."""
+    """Of one matrix at a time what a device writes of it, in the dtype of the rollouts; an adapter goes as it is."""
     if plan.lora_rank or shape.stored_bytes == 4:
         return 0
     largest = max(shape.vocab_size * shape.width, shape.largest_matrix)
