@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from engine.spec.environment_workers import line_on_workers
-from engine.spec.fit.backends import backend_lines, host_lines
+from engine.spec.fit.backends import backend_lines, host_lines, sum_lines
 from engine.spec.fit.durations.limits import longest_step_s
 from engine.spec.fit.durations.step import DEVICES, Device, StepWork, least_generation_s, least_training_s, step_work
 from engine.spec.fit.hosts import keeps_deltas, relay_host_need, trainer_host_need, version_bytes
@@ -131,7 +131,9 @@ def arithmetic(
     yield from ("", *shared.lines, f"  Set LAMINAR_RAY_SHM={size_setting(shared.num_bytes)} or more there.")
     if lines := backend_lines(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher):
         yield from ("", *lines)
-    if lines := host_lines(spec, shape, **of_trainer):
+    if lines := sum_lines(spec, shape, plan, device_bytes):
+        yield from ("", *lines)
+    if lines := host_lines(spec, shape, **of_trainer, device_bytes=device_bytes):
         yield from ("", *lines)
     yield from ("", line_on_workers(spec), "")
     work = step_work(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)

@@ -5,14 +5,14 @@ For choosing one: backends that cannot train this job are left out.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.spec.fit.need import GB, gigabytes
 from engine.spec.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, Division, TrainerPlan, largest_even_share
 from engine.spec.fit.remedies import Change, with_changes
 from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.trainer import trained_weights, trainer_need
+from engine.spec.fit.trainer import affords_one_sum, trained_weights, trainer_need
 from engine.spec.job import JobSpec
 
 
@@ -83,16 +83,19 @@ def host_lines(
     prompt_tokens: int = PROMPT_TOKENS,
     teacher: ModelShape | None = None,
     devices_per_host: int = DEVICES_PER_HOST,
+    device_bytes: int = 0,
 ) -> list[str]:
     """None where the trainer is on one host, or has no choice."""
     lines = []
     for within in ("all", "node"):
         asked = with_changes(spec, [Change(words="", settings={"trainer.shard_within": within})])
-        if asked is None or spec.trainer_devices <= devices_per_host:  # not FSDP, or on one host
+        if asked is None or spec.trainer.backend != "torch" or spec.trainer_devices <= devices_per_host:
             return []
         plan = TrainerPlan.of_spec(
             asked, shape, prompt_tokens=prompt_tokens, teacher=teacher, devices_per_host=devices_per_host
         )
+        if spec.trainer.gradient_sums is None:
+            plan = replace(plan, sums_once=affords_one_sum(shape, plan, device_bytes))
         need = gigabytes(trainer_need(shape, plan).num_bytes)
         one, eight = (
             between_hosts_bytes(shape, plan, num_passes=count, devices_per_host=devices_per_host) / GB
@@ -105,12 +108,33 @@ def host_lines(
     return [f"Each device would need, by trainer.shard_within, at {devices_per_host} devices a host:", *lines]
 
 
+def sum_lines(spec: JobSpec, shape: ModelShape, plan: TrainerPlan, device_bytes: int) -> list[str]:
+    """What summing gradients once an update takes and saves. None where there is nothing to sum, or no choice."""
+    if plan.division != "fsdp":
+        return []
+    later, sooner = (trainer_need(shape, replace(plan, sums_once=once)).num_bytes for once in (True, False))
+    fits = affords_one_sum(shape, plan, device_bytes)
+    chosen = spec.trainer.gradient_sums or ("update" if fits else "micro_batch")
+    sent = f"{sums_bytes(shape, plan) / GB:.1f} GB of gradients"
+    return [
+        f"Gradients are summed over the devices by trainer.gradient_sums {chosen}. Each device would need:",
+        f"    micro_batch: {gigabytes(sooner)}, and sends {sent} a micro-batch",
+        f"    update: {gigabytes(later)}, and sends as much once an update",
+    ]
+
+
+def sums_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """(n - 1) / n of 4·T, within a copy."""
+    return 4 * trained_weights(shape, plan) * (plan.num_shards - 1) // plan.num_shards
+
+
 def between_hosts_bytes(shape: ModelShape, plan: TrainerPlan, *, num_passes: int, devices_per_host: int) -> int:
     """The least that a host sends in an update of so many micro-batches, (H - 1) / H of: with one copy, 2·c·P gathered
-    and 4·T summed for each of them; with a copy on each host, 2·4·T, once."""
+    for each of them, and 4·T summed for each or once; with a copy on each host, 2·4·T, once."""
     trained = trained_weights(shape, plan)
     num_hosts = plan.num_devices // largest_even_share(plan.num_devices, devices_per_host)
     sent = 8 * trained
     if plan.devices_per_host is None:
-        sent = num_passes * (2 * plan.product_bytes * shape.num_weights + 4 * trained)
+        num_sums = 1 if plan.sums_once else num_passes
+        sent = num_passes * 2 * plan.product_bytes * shape.num_weights + num_sums * 4 * trained
     return sent * (num_hosts - 1) // num_hosts

@@ -37,6 +37,8 @@ class TrainerPlan:
     division: Division = "whole"
     devices_per_host: int | None = None
     """The most that a host has, if the devices of each host have a copy of everything. None: there is one copy."""
+    sums_once: bool = False
+    """Gradients are summed over the devices once an update, and not after each micro-batch."""
     sequence_parallel: int = 1
     """Devices that share the tokens of one pass."""
     products: Products = "bfloat16"
@@ -56,6 +58,7 @@ class TrainerPlan:
         assert self.num_devices % self.sequence_parallel == 0, "each group that shares a pass is whole"
         assert self.division != "whole" or self.num_devices == 1, "several devices divide something"
         assert self.division == "fsdp" or self.devices_per_host is None, "only FSDP has a copy on each host"
+        assert self.division == "fsdp" or not self.sums_once, "only FSDP can sum gradients later"
 
     @classmethod
     def of_spec(
@@ -82,6 +85,7 @@ class TrainerPlan:
             num_devices=num_devices,
             division=division,
             devices_per_host=devices_per_host if has_copies else None,
+            sums_once=division == "fsdp" and trainer.gradient_sums == "update",  # unset: only where it fits
             sequence_parallel=trainer.sequence_parallel if num_devices > 1 else 1,
             products=trainer.compute_dtype or unsaid,
             activations=trainer.activations or "kept",

@@ -1,6 +1,7 @@
 """What would make a job fit: changes of its spec, least harm first, and the smallest set of them that is enough.
 
     what                      costs
+    sums of each micro-batch  as many sums over the devices as micro-batches
     layers recomputed         a third of the arithmetic more; with their inputs on the host, copies too
     smaller micro-batches     fuller matrices
     one copy for all hosts    gathers between hosts
@@ -52,6 +53,7 @@ def trainer_remedies(
     """`most_devices`: that the trainer can have; None: not known. `adapts`: an adapter may be trained instead."""
     more = _more_devices(plan)
     return (
+        _earlier_sums(plan),
         _recomputed(plan),
         _smaller_batches(plan, longest),
         _one_copy(plan),
@@ -136,6 +138,17 @@ def _factors() -> Iterator[int]:
     while factor <= LARGEST_FACTOR:
         yield factor
         factor *= 2
+
+
+def _earlier_sums(plan: TrainerPlan) -> Doses:
+    if not plan.sums_once:
+        return ()
+    change = Change(
+        words="sum gradients after each micro-batch (trainer.gradient_sums micro_batch)",
+        settings={"trainer.gradient_sums": "micro_batch"},
+        fields={"sums_once": False},
+    )
+    return (change,)
 
 
 def _recomputed(plan: TrainerPlan) -> Doses:

@@ -4,6 +4,7 @@ Each term is a function with its formula. P is the number of weights, T of those
 all), n of devices that have a copy together, c the bytes of a product's element.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from engine.spec.fit.activations import gates_bytes, kept_bytes, working_bytes
@@ -48,6 +49,11 @@ def trainer_need(shape: ModelShape, plan: TrainerPlan) -> Need:
     )
 
 
+def affords_one_sum(shape: ModelShape, plan: TrainerPlan, device_bytes: int) -> bool:
+    """Whether devices of this size hold all gradients until an update's last micro-batch, margins included."""
+    return trainer_need(shape, replace(plan, sums_once=True)).num_bytes <= device_bytes
+
+
 def _state(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
     """Of the policy and of the critic."""
     models = [("", shape.num_weights, trained_weights(shape, plan))]
@@ -60,7 +66,11 @@ def _state(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
         terms += [
             _term(f"{whose}weights, float32", weight_bytes(num_weights, plan), f"of {all_weights}{divided}"),
             _term(f"{whose}weights once more, DeepSpeed's masters", master_bytes(num_trained, plan), f"of {trained}"),
-            _term(f"{whose}gradients, float32", gradient_bytes(shape, num_trained, plan), f"of {trained}"),
+            _term(
+                f"{whose}gradients, float32",
+                gradient_bytes(shape, num_trained, plan),
+                f"of {trained}{', whole until the last micro-batch' if plan.sums_once else ''}",
+            ),
             _term(
                 f"{whose}moments, {plan.moments}",
                 moment_bytes(num_trained, plan),
@@ -176,8 +186,9 @@ def master_bytes(num_trained: int, plan: TrainerPlan) -> int:
 
 
 def gradient_bytes(shape: ModelShape, num_trained: int, plan: TrainerPlan) -> int:
-    """4·T; from ZeRO 2 on 4·T / n, with ZeRO 2 and of a matrix across the border all of it."""
-    if plan.division not in ("fsdp", "zero2", "zero3"):
+    """4·T; with FSDP, unless they are summed once an update, and from ZeRO 2 on 4·T / n, with ZeRO 2 and of a matrix
+    across the border all of it."""
+    if plan.division not in ("fsdp", "zero2", "zero3") or plan.sums_once:
         return 4 * num_trained
     border = 4 * max(shape.vocab_size * shape.width, shape.largest_matrix) if plan.division == "zero2" else 0
     return min(share(4 * num_trained, plan.num_shards) + border, 4 * num_trained)

@@ -5,8 +5,9 @@
                  are summed over the ranks and each keeps its rows of the sum
     the root     embedding, last norm and head: like a layer, gathered for the whole pass
 
-Ranks shard the weights among all of them, or among those of a host (copies.py). In the latter case sums over the ranks
-of a host are made after each micro-batch, and sums over hosts once an update.
+Ranks shard the weights among all of them, or among those of a host (copies.py). In the latter case gradients are summed
+over hosts once an update. Over the ranks of a copy they are summed after each micro-batch, or once an update where each
+rank has the memory for all of them (gradient_sums.py).
 
 With `compute_dtype` bfloat16, weights are gathered in bfloat16, which halves the traffic; sums over ranks, and all that
 a rank keeps, are float32. A mixture's router is gathered in float32: rounded weights choose other experts.
@@ -14,8 +15,7 @@ a rank keeps, are float32. A mixture's router is gathered in float32: rounded we
 Invariants:
 - a rank never holds more whole weights than the root and two layers, one of which is gathered while the other computes;
   and one matrix while weights are read or filled;
-- gradients of ranks and of micro-batches add up, as losses do. They are summed over the ranks of a copy after each
-  micro-batch: deferred to the last one, every rank would keep the whole model's gradients until then;
+- gradients of ranks and of micro-batches add up, as losses do, in float32;
 - each value of the trained state is written by one rank: a shard's values are divided among the ranks that have it;
 - a step that raises may leave sums of some ranks behind: its trainer is not used again;
 - a method marked collective is called by all ranks, in the same order.
@@ -44,12 +44,15 @@ from engine.training.ranks.world import World
 class Sharding:
     """How FSDP shards, and among which ranks."""
 
-    def __init__(self, world: World, device: torch.device, gathered_in: torch.dtype, copies: Copies) -> None:
-        """`world`: must have been entered. Collective."""
+    def __init__(
+        self, world: World, device: torch.device, gathered_in: torch.dtype, copies: Copies, *, sums_once: bool = False
+    ) -> None:
+        """`world`: must have been entered. `sums_once`: gradients are summed once an update, also within a copy.
+        Collective."""
         self.world, self.device, self.copies = world, device, copies
         self._mesh = copies.make_mesh(world, device)
         self._roots: list[FSDPModule] = []
-        self._sums_over_copies = True
+        self._sums_once, self._sums_now = sums_once, True
         self._precision = MixedPrecisionPolicy(
             param_dtype=gathered_in,
             reduce_dtype=torch.float32,
@@ -74,12 +77,15 @@ class Sharding:
         self._roots.append(self._divide(module, self._precision))
         module._apply(self._allocate)  # type: ignore[no-untyped-call]
 
-    def sum_over_copies(self, wanted: bool) -> None:
-        """Whether the next backward passes sum gradients over the copies, those of earlier passes included."""
-        if wanted != self._sums_over_copies and self.copies.num_copies > 1:
+    def begin_backward(self, *, is_last: bool) -> None:
+        """`is_last`: of the update. Its last backward passes make the sums that wait, over all of its micro-batches."""
+        if is_last != self._sums_now:
             for root in self._roots:
-                root.set_requires_all_reduce(wanted)
-        self._sums_over_copies = wanted
+                if self._sums_once:
+                    root.set_requires_gradient_sync(is_last)
+                elif self.copies.num_copies > 1:
+                    root.set_requires_all_reduce(is_last)
+        self._sums_now = is_last
 
     def _divide(self, module: nn.Module, precision: MixedPrecisionPolicy) -> FSDPModule:
         # Also for the root, which would stay whole after a pass without gradients, beyond the next update.

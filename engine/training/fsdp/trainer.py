@@ -32,6 +32,7 @@ from engine.training.checkpoint.shares import files_with
 from engine.training.checkpoint.stored_state import StoredState
 from engine.training.checks import check_batch
 from engine.training.fsdp.copies import Copies
+from engine.training.fsdp.gradient_sums import sums_once
 from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
@@ -69,11 +70,13 @@ class FsdpTrainer:
         world.enter(device)
         try:
             self._sharers = self._make_sharers(settings.trainer.sequence_parallel)
+            copies = Copies.within(settings.trainer.shard_within, world)
             self._sharding = Sharding(
                 world,
                 self._device,
                 dtype_of_products(settings.trainer.compute_dtype, self._device),
-                Copies.within(settings.trainer.shard_within, world),
+                copies,
+                sums_once=sums_once(settings, self._config, self._device, copies, world),
             )
             with StoredState(weight_files(model_folder)) as stored:
                 models = self._divide(stored)
@@ -192,7 +195,7 @@ class FsdpTrainer:
         return StepResult(metrics=metrics, advantages=step.advantages, begun_logprobs=step.begun_logprobs())
 
     def _backward(self, losses: MicroLoss) -> None:
-        self._sharding.sum_over_copies(losses.is_last)
+        self._sharding.begin_backward(is_last=losses.is_last)
         for loss in losses.of_parts:
             loss.backward()  # type: ignore[no-untyped-call]
 

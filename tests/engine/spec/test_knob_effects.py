@@ -42,6 +42,7 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
     ("trainer.sequence_parallel", 2, {"resources": {"trainer_devices": 4}}),
     ("trainer.shard_within", "node", {"resources": {"trainer_devices": 4}}),
+    ("trainer.gradient_sums", "update", {"resources": {"trainer_devices": 4}}),
     ("trainer.lora_alpha", 16.0, {"trainer": {"lora_rank": 8}}),
     ("resources.devices_per_replica", 2, {"rollout": {"engine": "vllm"}}),
     ("model.chat_options", {"enable_thinking": False}, {"model": {"chat": "template"}}),

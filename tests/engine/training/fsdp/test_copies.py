@@ -37,7 +37,7 @@ from tests.engine.training.ranks.worlds import read_report, run_ranks, write_rep
 from tests.engine.training.trainer_conformance import assert_same_content, save, trajectories_of
 
 KINDS: Final = ("whole", "critic", "adapter", "updates")
-VARIANTS: Final = tuple(f"{kind}/node" for kind in KINDS)
+VARIANTS: Final = (*(f"{kind}/node" for kind in KINDS), "critic/node, one sum an update")
 HOSTS: Final = [[0, 1], [2, 3]]
 TRAFFIC: Final = "traffic"
 
@@ -99,10 +99,12 @@ def traffic(folder: Path, world: World, shard_within: str) -> dict[str, Any]:
 def be_a_rank(world: World, folder: Path, results: Path) -> None:
     on_two_hosts(world)
     for variant in VARIANTS:
-        kind, _, within = variant.partition("/")
+        kind, _, how = variant.partition("/")
+        sums = "update" if "one sum" in how else None
         mine = results / variant
         mine.mkdir(exist_ok=True)
-        trainer = FsdpTrainer(folder, settings_for(kind, shard_within=within), device="cpu", world=world)
+        spec = settings_for(kind, shard_within="node", gradient_sums=sums)
+        trainer = FsdpTrainer(folder, spec, device="cpu", world=world)
         write_facts(story(trainer, mine), mine, world)
         trainer.close()
         one_copy = FsdpTrainer(folder, settings_for(kind), device="cpu", world=world)
@@ -195,7 +197,7 @@ def test_hosts_sum_after_the_last_micro_batch_only(make_llama: MakeLlama) -> Non
         sharding.divide(whole_pass, model)
         calls = []
         for is_last in (False, False, True, False, True):
-            sharding.sum_over_copies(is_last)
+            sharding.begin_backward(is_last=is_last)
             with Crossings() as crossings:
                 whole_pass(micro_batch())[0].sum().backward()
             calls.append(crossings.calls)

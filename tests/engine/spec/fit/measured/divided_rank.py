@@ -65,7 +65,7 @@ def _sharding(plan: TrainerPlan, world: World) -> Sharding:
     gathered_in = torch.bfloat16 if plan.products == "bfloat16" else torch.float32
     each, ranks = plan.num_shards, list(range(plan.num_devices))
     hosts = [ranks[first : first + each] for first in range(0, plan.num_devices, each)]
-    return Sharding(world, CPU, gathered_in, Copies.of(hosts, own_rank=0))
+    return Sharding(world, CPU, gathered_in, Copies.of(hosts, own_rank=0), sums_once=plan.sums_once)
 
 
 class _Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -138,7 +138,8 @@ class _Rank:
         with torch.no_grad():
             for ask in self._asked:
                 ask(batch)
-        for _ in range(2):
+        for is_last in (False, False, True) if self._plan.sums_once else (True, True):
+            self._sharding.begin_backward(is_last=is_last)
             self.make_a_pass(batch)
         if self._plan.moments == "float32":  # of others it takes pieces, by numbers that are not here
             for part in self._parts:
