@@ -15,9 +15,10 @@ Invariants:
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final, Self
 
+from engine.policy.rooms import HostView, Need, Rooms, emptied
 from engine.spec.control import CPUS_OF_A_DEVICE
 from engine.spec.job import JobSpec
 from engine.spec.sandbox import needs_sandbox
@@ -26,12 +27,11 @@ from engine.spec.sandbox import needs_sandbox
 TRAINER_CPUS: Final = CPUS_OF_A_DEVICE
 ROLLOUT_CPUS: Final = CPUS_OF_A_DEVICE
 SERVICE_CPUS: Final = 0.05
+SERVICE: Final = Need(cpus=SERVICE_CPUS)
 # Data and the first worker of the environment.
 NUM_SERVICES: Final = 2
 # More hosts than this make an error message unreadable.
 MOST_NAMED: Final = 16
-# Ray counts resources to four decimals; sums of floats are not that exact.
-PRECISION: Final = 4
 
 
 class NoRoom(Exception):
@@ -43,32 +43,6 @@ class NoSandbox(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """The resources of one process."""
-
-    cpus: float
-    gpus: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.gpus:g} GPU and {self.cpus:g} CPU" if self.gpus else f"{self.cpus:g} CPU"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostView:
-    id: str
-    name: str
-    cpus: float
-    gpus: float = 0.0
-    free_cpus: float
-    free_gpus: float = 0.0
-    has_sandbox: bool = True  # as the host reports it
-
-    def __str__(self) -> str:
-        gpus = f"{self.free_gpus:g} of {self.gpus:g} GPUs and " if self.gpus else ""
-        return f"{self.name} has {gpus}{self.free_cpus:g} of {self.cpus:g} CPUs free"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobNeeds:
     num_ranks: int
     rank: Need
@@ -77,8 +51,8 @@ class JobNeeds:
     """Replicas without which the job does not start."""
     num_environments: int = 1
     """Workers. The first shares data's host, the others go round-robin over the hosts of replicas."""
-    relay: Need = Need(cpus=SERVICE_CPUS)
-    service: Need = Need(cpus=SERVICE_CPUS)
+    relay: Need = SERVICE
+    service: Need = SERVICE
     in_sandbox: bool = False  # environment workers run untrusted code
     even_ranks: bool = False  # as many ranks on each of the trainer's hosts
 
@@ -89,7 +63,7 @@ class JobNeeds:
         rank = _make_need(spec.trainer_devices // num_ranks, TRAINER_CPUS, has_gpus=has_gpus)
         return cls(
             num_ranks=num_ranks,
-            rank=Need(cpus=SERVICE_CPUS) if spec.only_evaluates else rank,  # its weights are in host memory
+            rank=SERVICE if spec.only_evaluates else rank,  # its weights are in host memory
             replica=_make_need(each, ROLLOUT_CPUS, has_gpus=has_gpus),
             fewest_replicas=spec.placement.min_replicas or spec.rollout.replicas,
             num_environments=spec.environment.workers,
@@ -130,41 +104,6 @@ class Places:
 
     def relay_of(self, replica: int) -> int:
         return self.relays.index(self.replicas[replica])
-
-
-@dataclass(slots=True)
-class Rooms:
-    """Free resources of each host, updated while processes are placed."""
-
-    hosts: Sequence[HostView]
-    _cpus: dict[str, float] = field(init=False)
-    _gpus: dict[str, float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._cpus = {host.id: host.free_cpus for host in self.hosts}
-        self._gpus = {host.id: host.free_gpus for host in self.hosts}
-
-    @property
-    def ids(self) -> list[str]:
-        return list(self._cpus)
-
-    def num_fitting(self, host: str, need: Need, *, beside: Need | None = None) -> int:
-        """How often `need` fits on the host. `beside`: resources taken once, along with the first."""
-        cpus = self._cpus[host] - (beside.cpus if beside else 0.0)
-        fitting = [_count_fitting(cpus, need.cpus), _count_fitting(self._gpus[host], need.gpus)]
-        return max(0, min(each for each in fitting if each is not None))
-
-    def take(self, host: str, need: Need, count: int = 1) -> None:
-        self._cpus[host] = round(self._cpus[host] - count * need.cpus, PRECISION)
-        self._gpus[host] = round(self._gpus[host] - count * need.gpus, PRECISION)
-
-    def most_cpus(self, among: Iterable[str]) -> str:
-        return max(among, key=lambda host: self._cpus[host])
-
-
-def _count_fitting(free: float, each: float) -> int | None:
-    """None: any number of times."""
-    return int(round(free / each, PRECISION)) if each else None
 
 
 def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -> Places:
@@ -248,7 +187,7 @@ def _ranks_per_host(hosts: Sequence[HostView], needs: JobNeeds) -> int | None:
     larger. None: any numbers."""
     if not needs.even_ranks:
         return None
-    rooms = Rooms(_emptied(hosts))
+    rooms = Rooms(emptied(hosts))
     fitting, count = [rooms.num_fitting(host, needs.rank) for host in rooms.ids], needs.num_ranks
     alike = (each for each in range(count, 0, -1) if count % each == 0)
     return next((each for each in alike if sum(room >= each for room in fitting) * each >= count), 1)
@@ -307,18 +246,14 @@ def _explain_refusal(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas
 
 
 def _fits(hosts: Sequence[HostView], needs: JobNeeds, num_replicas: int) -> bool:
-    emptied = _emptied(hosts)
-    if emptied == list(hosts):
+    empty = emptied(hosts)
+    if empty == list(hosts):
         return False
     try:
-        plan_places(emptied, needs, num_replicas=num_replicas)
+        plan_places(empty, needs, num_replicas=num_replicas)
     except NoRoom:
         return False
     return True
-
-
-def _emptied(hosts: Sequence[HostView]) -> list[HostView]:
-    return [replace(host, free_cpus=host.cpus, free_gpus=host.gpus) for host in hosts]
 
 
 def _describe_hosts(hosts: Sequence[HostView]) -> Iterator[str]:

@@ -33,7 +33,8 @@ from engine.pipeline.messages.addresses import (
     relay_address,
     rollout_address,
 )
-from engine.policy.placement import NUM_SERVICES, HostView, JobNeeds, Need, NoRoom, Places, plan_places
+from engine.policy.placement import NUM_SERVICES, JobNeeds, NoRoom, Places, plan_places
+from engine.policy.rooms import HostView, Need
 from engine.spec.control import PoolTerms
 from engine.spec.job import JobSpec
 from engine.spec.labels import written

@@ -17,7 +17,8 @@ from typing import Final
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_address, rollout_address
 from engine.pipeline.messages.to_relay import RelaysPlaced
-from engine.policy.placement import HostView, JobNeeds, Places, Rooms, place_ranks, place_replicas
+from engine.policy.placement import JobNeeds, Places, place_ranks, place_replicas
+from engine.policy.rooms import HostView, Rooms
 
 # A message may be lost, and a restarted part knows only the first relay.
 ANNOUNCE_AGAIN_AFTER_S: Final = 5.0

@@ -7,19 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.policy.placement import (
-    NUM_SERVICES,
-    PRECISION,
-    HostView,
-    JobNeeds,
-    Need,
-    NoRoom,
-    NoSandbox,
-    Places,
-    Rooms,
-    place_replicas,
-    plan_places,
-)
+from engine.policy.placement import NUM_SERVICES, JobNeeds, NoRoom, NoSandbox, Places, place_replicas, plan_places
+from engine.policy.rooms import PRECISION, HostView, Need, Rooms
 from engine.spec.job import JobSpec
 
 

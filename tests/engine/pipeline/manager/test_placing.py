@@ -9,7 +9,8 @@ from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_add
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_manager import HostsObserved, PartLost, PartReported, ReplicaLeft, ResizeOrdered
 from engine.pipeline.messages.to_relay import RelaysPlaced
-from engine.policy.placement import HostView, JobNeeds, Need, Places, plan_places
+from engine.policy.placement import JobNeeds, Places, plan_places
+from engine.policy.rooms import HostView, Need
 
 GPUS = 8.0
 
