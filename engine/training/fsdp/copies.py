@@ -30,9 +30,9 @@ class Copies:
     own_shard: int
 
     @classmethod
-    def within(cls, nodes_or_all: Literal["all", "node"], world: World) -> Self:
+    def within(cls, shard_within: Literal["all", "node"], world: World) -> Self:
         """Raises `ValueError`, the same on every rank, if hosts have different numbers of ranks. Collective."""
-        hosts = [list(range(world.count))] if nodes_or_all == "all" else world.ranks_by_host()
+        hosts = [list(range(world.count))] if shard_within == "all" else world.ranks_by_host()
         if len(set(map(len, hosts))) > 1:
             numbers = ", ".join(map(str, map(len, hosts)))
             raise ValueError(
