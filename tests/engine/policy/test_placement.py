@@ -89,7 +89,7 @@ def test_trainer_leaves_large_hosts_to_replicas_that_need_them() -> None:
     gpus=st.lists(st.tuples(st.sampled_from((2, 4, 8)), st.sampled_from((0, 1, 2))), min_size=1, max_size=6),
     num_ranks=st.integers(1, 20),
 )
-def test_even_ranks_are_as_many_on_each_host_as_empty_hosts_hold(gpus: list[tuple[int, int]], num_ranks: int) -> None:
+def test_even_ranks_are_as_many_a_host_as_empty_hosts_hold(gpus: list[tuple[int, int]], num_ranks: int) -> None:
     hosts = [host(number, float(count), used=float(used)) for number, (count, used) in enumerate(gpus)]
     asked = replace(needs(num_ranks, 1, each=0.0), even_ranks=True)
     try:

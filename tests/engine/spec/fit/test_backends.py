@@ -49,7 +49,7 @@ def test_one_sum_an_update_is_chosen_where_it_fits() -> None:
     assert lines(80, devices=1) == []
 
 
-def test_copies_send_less_between_hosts_from_two_micro_batches_on() -> None:
+def test_copies_send_less_between_hosts_from_two_passes_on() -> None:
     """In bfloat16 a sum of float32 gradients for all is as much as two gathers and a sum for their rows."""
 
     def sent(within: str, num_passes: int, **trainer: object) -> int:

@@ -40,7 +40,7 @@ def test_copies_on_hosts_take_what_a_host_alone_would() -> None:
     assert need(12, "node") == need(6, "all"), "two hosts of six"
 
 
-def test_sharding_among_all_devices_is_advised_where_a_host_is_too_small() -> None:
+def test_one_copy_is_advised_where_a_host_is_too_small() -> None:
     spec = job(
         trainer={"shard_within": "node", "activations": "recomputed", "compute_dtype": "bfloat16"},
         resources={"trainer_devices": 64},
