@@ -8,18 +8,18 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from engine.spec.environment_workers import line_on_workers
-from engine.spec.fit.backends import backend_lines
+from engine.spec.fit.backends import backend_lines, host_lines, sum_lines
 from engine.spec.fit.durations.limits import longest_step_s
 from engine.spec.fit.durations.step import DEVICES, Device, StepWork, least_generation_s, least_training_s, step_work
 from engine.spec.fit.hosts import keeps_deltas, relay_host_need, trainer_host_need, version_bytes
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.need import GB, Need
-from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
+from engine.spec.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, TrainerPlan, longest_tokens
 from engine.spec.fit.replica import ReplicaPlan, replica_need
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.shared_memory import OBJECT_STORE_BYTES, shared_memory_need, size_setting
@@ -39,6 +39,12 @@ def fit(words: Sequence[str]) -> int:
     parser.add_argument("spec", nargs="?", type=Path, help="a JobSpec as JSON; without it, a table of known models")
     parser.add_argument("--device-gb", type=float, default=80.0, help="memory of a device, in 10^9 bytes (80)")
     parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="the longest prompt, in tokens")
+    parser.add_argument(
+        "--devices-per-host",
+        type=int,
+        default=DEVICES_PER_HOST,
+        help=f"devices of a trainer's host ({DEVICES_PER_HOST})",
+    )
     parser.add_argument(
         "--model", default=None, help=f"instead of the spec's model: {', '.join(KNOWN_CONFIGS)}, or a folder"
     )
@@ -62,9 +68,14 @@ def fit(words: Sequence[str]) -> int:
     except ValueError as error:
         return _refuse(str(error))
     device_bytes, prompt_tokens = int(arguments.device_gb * GB), arguments.prompt_tokens
-    _say(arithmetic(spec, shape, device_bytes, prompt_tokens=prompt_tokens, teacher=teacher))
+    of_trainer: dict[str, Any] = {
+        "prompt_tokens": prompt_tokens,
+        "teacher": teacher,
+        "devices_per_host": arguments.devices_per_host,
+    }
+    _say(arithmetic(spec, shape, device_bytes, **of_trainer))
     verdicts = [
-        trainer_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens, teacher=teacher),
+        trainer_misfit(spec, shape, device_bytes, **of_trainer),
         replica_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens),
     ]
     misfits = [verdict for verdict in verdicts if verdict is not None]
@@ -88,9 +99,20 @@ def shape_if_known(source: str) -> ModelShape | None:
 
 
 def arithmetic(
-    spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_tokens: int, teacher: ModelShape | None = None
+    spec: JobSpec,
+    shape: ModelShape,
+    device_bytes: int,
+    *,
+    prompt_tokens: int,
+    teacher: ModelShape | None = None,
+    devices_per_host: int = DEVICES_PER_HOST,
 ) -> Iterator[str]:
-    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
+    of_trainer: dict[str, Any] = {
+        "prompt_tokens": prompt_tokens,
+        "teacher": teacher,
+        "devices_per_host": devices_per_host,
+    }
+    plan = TrainerPlan.of_spec(spec, shape, **of_trainer)
     replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
     needs = [replica_need(shape, replica), _relay_hosts(spec, shape)]
     if not spec.only_evaluates:
@@ -108,6 +130,10 @@ def arithmetic(
     )
     yield from ("", *shared.lines, f"  Set LAMINAR_RAY_SHM={size_setting(shared.num_bytes)} or more there.")
     if lines := backend_lines(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher):
+        yield from ("", *lines)
+    if lines := sum_lines(spec, shape, plan, device_bytes):
+        yield from ("", *lines)
+    if lines := host_lines(spec, shape, **of_trainer, device_bytes=device_bytes):
         yield from ("", *lines)
     yield from ("", line_on_workers(spec), "")
     work = step_work(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)

@@ -8,15 +8,17 @@ Invariants:
 - no host is given more than it has free;
 - a replica is whole on one host; there is a relay on each host that holds replicas, and on no other;
 - the trainer's ranks are on as few hosts as hold them; so are the replicas, in the room that is left;
+- ranks that shard weights within a host are as many on every host, however many of the hosts' devices are free;
 - relay 0, which leads at the start, is on the host of the trainer's first rank where that host holds replicas;
 - optional replicas never keep a job from starting;
 - workers of an environment that needs a sandbox are on hosts that have one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
+from engine.policy.rooms import HostView, Need, Rooms, emptied
 from engine.spec.control import CPUS_OF_A_DEVICE
 from engine.spec.job import JobSpec
 from engine.spec.sandbox import needs_sandbox
@@ -25,12 +27,11 @@ from engine.spec.sandbox import needs_sandbox
 TRAINER_CPUS: Final = CPUS_OF_A_DEVICE
 ROLLOUT_CPUS: Final = CPUS_OF_A_DEVICE
 SERVICE_CPUS: Final = 0.05
+SERVICE: Final = Need(cpus=SERVICE_CPUS)
 # Data and the first worker of the environment.
 NUM_SERVICES: Final = 2
 # More hosts than this make an error message unreadable.
 MOST_NAMED: Final = 16
-# Ray counts resources to four decimals; sums of floats are not that exact.
-PRECISION: Final = 4
 
 
 class NoRoom(Exception):
@@ -42,32 +43,6 @@ class NoSandbox(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """The resources of one process."""
-
-    cpus: float
-    gpus: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.gpus:g} GPU and {self.cpus:g} CPU" if self.gpus else f"{self.cpus:g} CPU"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostView:
-    id: str
-    name: str
-    cpus: float
-    gpus: float = 0.0
-    free_cpus: float
-    free_gpus: float = 0.0
-    has_sandbox: bool = True  # as the host reports it
-
-    def __str__(self) -> str:
-        gpus = f"{self.free_gpus:g} of {self.gpus:g} GPUs and " if self.gpus else ""
-        return f"{self.name} has {gpus}{self.free_cpus:g} of {self.cpus:g} CPUs free"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobNeeds:
     num_ranks: int
     rank: Need
@@ -76,9 +51,10 @@ class JobNeeds:
     """Replicas without which the job does not start."""
     num_environments: int = 1
     """Workers. The first shares data's host, the others go round-robin over the hosts of replicas."""
-    relay: Need = Need(cpus=SERVICE_CPUS)
-    service: Need = Need(cpus=SERVICE_CPUS)
+    relay: Need = SERVICE
+    service: Need = SERVICE
     in_sandbox: bool = False  # environment workers run untrusted code
+    even_ranks: bool = False  # as many ranks on each of the trainer's hosts
 
     @classmethod
     def of_spec(cls, spec: JobSpec, *, has_gpus: bool) -> Self:
@@ -87,11 +63,12 @@ class JobNeeds:
         rank = _make_need(spec.trainer_devices // num_ranks, TRAINER_CPUS, has_gpus=has_gpus)
         return cls(
             num_ranks=num_ranks,
-            rank=Need(cpus=SERVICE_CPUS) if spec.only_evaluates else rank,  # its weights are in host memory
+            rank=SERVICE if spec.only_evaluates else rank,  # its weights are in host memory
             replica=_make_need(each, ROLLOUT_CPUS, has_gpus=has_gpus),
             fewest_replicas=spec.placement.min_replicas or spec.rollout.replicas,
             num_environments=spec.environment.workers,
             in_sandbox=needs_sandbox(spec.environment.name, spec.environment.params),
+            even_ranks=spec.trainer.shard_within == "node" and not spec.only_evaluates,
         )
 
     def of(self, kind: str) -> Need:
@@ -99,8 +76,9 @@ class JobNeeds:
         return {"trainer": self.rank, "rollout": self.replica, "relay": self.relay}.get(kind, self.service)
 
     def __str__(self) -> str:
+        evenly = " (as many on every host)" if self.even_ranks else ""
         return (
-            f"{self.num_ranks} trainer ranks with {self.rank} each, {self.fewest_replicas} replicas with "
+            f"{self.num_ranks} trainer ranks with {self.rank} each{evenly}, {self.fewest_replicas} replicas with "
             f"{self.replica} each (whole on one host), one relay on each of their hosts with {self.relay}, data and "
             f"{self.num_environments} environment workers with {self.service} each"
         )
@@ -128,41 +106,6 @@ class Places:
         return self.relays.index(self.replicas[replica])
 
 
-@dataclass(slots=True)
-class Rooms:
-    """Free resources of each host, updated while processes are placed."""
-
-    hosts: Sequence[HostView]
-    _cpus: dict[str, float] = field(init=False)
-    _gpus: dict[str, float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._cpus = {host.id: host.free_cpus for host in self.hosts}
-        self._gpus = {host.id: host.free_gpus for host in self.hosts}
-
-    @property
-    def ids(self) -> list[str]:
-        return list(self._cpus)
-
-    def num_fitting(self, host: str, need: Need, *, beside: Need | None = None) -> int:
-        """How often `need` fits on the host. `beside`: resources taken once, along with the first."""
-        cpus = self._cpus[host] - (beside.cpus if beside else 0.0)
-        fitting = [_count_fitting(cpus, need.cpus), _count_fitting(self._gpus[host], need.gpus)]
-        return max(0, min(each for each in fitting if each is not None))
-
-    def take(self, host: str, need: Need, count: int = 1) -> None:
-        self._cpus[host] = round(self._cpus[host] - count * need.cpus, PRECISION)
-        self._gpus[host] = round(self._gpus[host] - count * need.gpus, PRECISION)
-
-    def most_cpus(self, among: Iterable[str]) -> str:
-        return max(among, key=lambda host: self._cpus[host])
-
-
-def _count_fitting(free: float, each: float) -> int | None:
-    """None: any number of times."""
-    return int(round(free / each, PRECISION)) if each else None
-
-
 def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -> Places:
     """`num_replicas`: at the start, where there is room for more than the fewest. Raises `NoRoom`, `NoSandbox`."""
     able = [host for host in hosts if host.has_sandbox or not needs.in_sandbox]
@@ -172,7 +115,7 @@ def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int
     confining = [host.id for host in able]
     rooms = Rooms(hosts)
     fewest = min(needs.fewest_replicas, num_replicas)
-    ranks = place_ranks(rooms, needs, count=needs.num_ranks)
+    ranks = place_ranks(rooms, needs, count=needs.num_ranks, per_host=_ranks_per_host(hosts, needs))
     replicas = place_replicas(rooms, needs, fewest, relays=()) if ranks else []
     if len(replicas) < fewest:
         raise NoRoom(_explain_refusal(hosts, needs, num_replicas=num_replicas))
@@ -209,9 +152,11 @@ def _place_environments(rooms: Rooms, needs: JobNeeds, *, beside: Sequence[str],
     return placed
 
 
-def place_ranks(rooms: Rooms, needs: JobNeeds, *, count: int) -> list[str]:
+def place_ranks(
+    rooms: Rooms, needs: JobNeeds, *, count: int, per_host: int | None = None, but: Collection[str] = ()
+) -> list[str]:
     """Among equal hosts, the one that costs the fewest replicas, then the one with the least room. Empty: the ranks do
-    not all fit."""
+    not all fit. `per_host`: exactly so many on a host, on none of the hosts `but`; None: as many as fit."""
 
     def num_fitting(host: str) -> int:
         return rooms.num_fitting(host, needs.rank)
@@ -226,7 +171,26 @@ def place_ranks(rooms: Rooms, needs: JobNeeds, *, count: int) -> list[str]:
         take(host, -taken)
         return before - after, num_fitting(host)
 
-    return _fill_fewest_hosts(count, rooms.ids, num_fitting, costs, take)
+    if per_host is None:
+        return _fill_fewest_hosts(count, rooms.ids, num_fitting, costs, take)
+    enough = [host for host in rooms.ids if host not in but and num_fitting(host) >= per_host]
+    chosen = sorted(enough, key=lambda host: costs(host, per_host))[: count // per_host]
+    if len(chosen) * per_host < count:
+        return []
+    for host in chosen:
+        take(host, per_host)
+    return [host for host in chosen for _ in range(per_host)]
+
+
+def _ranks_per_host(hosts: Sequence[HostView], needs: JobNeeds) -> int | None:
+    """The most that hosts would hold alike if they were empty: with fewer of them a host's share of the model would be
+    larger. None: any numbers."""
+    if not needs.even_ranks:
+        return None
+    rooms = Rooms(emptied(hosts))
+    fitting, count = [rooms.num_fitting(host, needs.rank) for host in rooms.ids], needs.num_ranks
+    alike = (each for each in range(count, 0, -1) if count % each == 0)
+    return next((each for each in alike if sum(room >= each for room in fitting) * each >= count), 1)
 
 
 def place_replicas(rooms: Rooms, needs: JobNeeds, count: int, *, relays: Iterable[str]) -> list[str]:
@@ -282,11 +246,11 @@ def _explain_refusal(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas
 
 
 def _fits(hosts: Sequence[HostView], needs: JobNeeds, num_replicas: int) -> bool:
-    emptied = [replace(host, free_cpus=host.cpus, free_gpus=host.gpus) for host in hosts]
-    if emptied == list(hosts):
+    empty = emptied(hosts)
+    if empty == list(hosts):
         return False
     try:
-        plan_places(emptied, needs, num_replicas=num_replicas)
+        plan_places(empty, needs, num_replicas=num_replicas)
     except NoRoom:
         return False
     return True

@@ -13,7 +13,8 @@ from engine.pipeline.effects import StartPart
 from engine.pipeline.manager.placing import Placing, first_places
 from engine.pipeline.messages.addresses import Address, relay_address, rollout_address
 from engine.pipeline.messages.to_manager import HostsObserved
-from engine.policy.placement import HostView, JobNeeds, Need, Places, plan_places
+from engine.policy.placement import JobNeeds, Places, plan_places
+from engine.policy.rooms import HostView, Need
 from engine.sim.checks import demand
 
 LOOK_EVERY_S: Final = 1.0

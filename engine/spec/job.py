@@ -24,6 +24,7 @@ from engine.spec.printable import refuse_unreadable
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName, own_clips
 from engine.spec.schedules import SCHEDULES, ScheduleName, all_schedules, own_bounds, own_leads
 from engine.spec.strict import Strict, Text, Whole
+from engine.spec.trainer import TrainerSpec as TrainerSpec
 
 ParamKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 ParamValue = bool | Whole | float | Annotated[Text, Field(max_length=2_000)]
@@ -308,45 +309,6 @@ class TrainingSpec(Strict):
     def updates_per_step(self) -> int:
         """An upper bound: a step that trains on fewer prompts than there are mini-batches makes fewer updates."""
         return self.mini_batches * self.passes
-
-
-class TrainerSpec(Strict):
-    backend: Literal["torch", "deepspeed"] = Field(
-        "torch",
-        description="The training backend. torch shards weights, gradients and optimizer over several devices (FSDP) "
-        "and needs the least memory per device in bfloat16; deepspeed (ZeRO) trains dense models only.",
-    )
-    zero_stage: int = knob(
-        2, "trainer.zero_stage", "ZeRO shards the optimizer (1), also gradients (2), also weights (3).", ge=1, le=3
-    )
-    compute_dtype: Literal["float32", "bfloat16"] | None = Field(
-        None,
-        description="Data type of matrix products; master weights stay in float32. Empty: bfloat16 on a GPU that "
-        "supports it, float32 elsewhere.",
-    )
-    activations: Literal["kept", "recomputed", "offloaded"] | None = Field(
-        None,
-        description="What a layer stores for the backward pass. kept: all activations. recomputed: only its input, and "
-        "the rest is recomputed. offloaded: its input in host memory. Results are bit-identical. Empty: kept if that "
-        "takes at most 8 GB, else recomputed.",
-    )
-    micro_batch_tokens: int = Field(
-        8_192,
-        ge=16,
-        le=4_194_304,
-        description="Tokens in one forward and backward pass; limits memory use. Left out: chosen for the model; 8,192 "
-        "for a small model.",
-    )
-    sequence_parallel: int = knob(
-        1,
-        "trainer.sequence_parallel",
-        "Devices that share a sequence: each computes some of its tokens, and in attention all tokens for some of the "
-        "heads. For contexts too long for one device.",
-        ge=1,
-        le=64,
-    )
-    lora_rank: int = Field(0, ge=0, le=1_024, description="Train a LoRA adapter of this rank; 0: all weights.")
-    lora_alpha: float = knob(32.0, "trainer.lora_alpha", "The adapter is scaled by alpha / rank.", gt=0, le=10_000)
 
 
 class RolloutSpec(Strict):

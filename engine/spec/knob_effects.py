@@ -153,6 +153,8 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "Only with the trainer torch on several devices.",
         lambda spec: spec.trainer.backend == "torch" and (spec.trainer_devices > 1 or spec.only_evaluates),
         "trainer.sequence_parallel",
+        "trainer.shard_within",
+        "trainer.gradient_sums",
     ),
     **_of(
         "Only with a LoRA rank above 0.",

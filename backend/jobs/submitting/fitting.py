@@ -72,7 +72,8 @@ def fit_of(spec: JobSpec, pool: ResourcePool, shapes: Shapes) -> Fit | None:
         misfit=misfit,
         sentence=_describe_fit(needs, pool.device_gb) if misfit is None else misfit.sentence,
         arithmetic=(*(line for need in needs for line in need.lines), *backend_lines(spec, shape, teacher=teacher)),
-        is_refused=misfit is not None and misfit.is_certain and shapes.are_read,
+        # How many devices a host has is not known here, only in the attempt.
+        is_refused=misfit is not None and misfit.is_certain and shapes.are_read and spec.trainer.shard_within == "all",
         pointer=_pointer(misfit),
     )
 

@@ -24,8 +24,9 @@ from engine.pipeline.records import DataProgress
 from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
-from engine.policy.placement import HostView, JobNeeds, Places
+from engine.policy.placement import JobNeeds, Places
 from engine.policy.recovery import Patience
+from engine.policy.rooms import HostView
 from engine.spec.job import JobSpec
 
 

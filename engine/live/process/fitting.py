@@ -19,7 +19,7 @@ from engine.live.process.shared_memory import shared_memory_bytes
 from engine.spec.environment_workers import MEMORY_SHARE
 from engine.spec.fit.hosts import relay_host_need, segment_bytes, trainer_host_need
 from engine.spec.fit.need import gigabytes
-from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.plan import DEVICES_PER_HOST, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.shared_memory import least_relay_bytes, least_trainer_bytes, shortage
 from engine.spec.fit.verdict import replica_misfit, trainer_misfit
@@ -35,14 +35,38 @@ class HostTooSmall(Exception):
     """The host's shared memory cannot hold the model's weights."""
 
 
-def check_fit(part: Part, spec: JobSpec, folder: Path, device: str, *, teacher: Path | None = None) -> None:
-    """Raises `ValueError` if the device is too small for the spec, `HostTooSmall` if the host's shared memory is."""
-    judge(part, spec, folder, memory_bytes=memory_of(device), is_shared=device == "cpu", teacher=teacher)
+def check_fit(
+    part: Part,
+    spec: JobSpec,
+    folder: Path,
+    device: str,
+    *,
+    teacher: Path | None = None,
+    devices_per_host: int = DEVICES_PER_HOST,
+) -> None:
+    """Raises `ValueError` if the device is too small for the spec, `HostTooSmall` if the host's shared memory is.
+    `devices_per_host`: of a trainer."""
+    judge(
+        part,
+        spec,
+        folder,
+        memory_bytes=memory_of(device),
+        is_shared=device == "cpu",
+        teacher=teacher,
+        devices_per_host=devices_per_host,
+    )
     judge_host(part, spec, folder, shared_bytes=shared_memory_bytes(), host_bytes=total_bytes(), teacher=teacher)
 
 
 def judge(
-    part: Part, spec: JobSpec, folder: Path, *, memory_bytes: int, is_shared: bool, teacher: Path | None = None
+    part: Part,
+    spec: JobSpec,
+    folder: Path,
+    *,
+    memory_bytes: int,
+    is_shared: bool,
+    teacher: Path | None = None,
+    devices_per_host: int = DEVICES_PER_HOST,
 ) -> None:
     """`teacher`: the folder of the spec's teacher."""
     try:
@@ -51,7 +75,7 @@ def judge(
         log.info("fit=unknown part=%s reason=%s", part, error)
         return
     if part == "trainer":
-        misfit = trainer_misfit(spec, shape, memory_bytes, teacher=teacher_shape)
+        misfit = trainer_misfit(spec, shape, memory_bytes, teacher=teacher_shape, devices_per_host=devices_per_host)
     else:
         misfit = replica_misfit(spec, shape, memory_bytes)
     if misfit is None or (is_shared and misfit.need.counted <= memory_bytes):  # the margins hold for GPUs

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import ray
 from ray._private.state import available_resources_per_node
 
-from engine.policy.placement import HostView
+from engine.policy.rooms import HostView
 from engine.spec.labels import is_chosen
 from engine.spec.sandbox import has_sandbox
 

@@ -18,7 +18,7 @@ from ray.exceptions import OutOfMemoryError, RayError
 from engine.live.process.fitting import memory_of
 from engine.spec.fit.hosts import trainer_host_need
 from engine.spec.fit.need import Need, gigabytes
-from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.plan import DEVICES_PER_HOST, TrainerPlan
 from engine.spec.fit.replica import ReplicaPlan, replica_need
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import trainer_need
@@ -76,18 +76,19 @@ def out_of_memory(part: str, error: str, needed: str) -> str:
     return " ".join(filter(None, (f"{part} ran out of memory{f' ({brief})' if brief else ''}.", needed)))
 
 
-def arithmetic(spec: JobSpec, *, part: str, device: str = "cpu") -> str:
-    """What the part needs, what the device has, and the smallest change that needs less. Empty if unknown."""
+def arithmetic(spec: JobSpec, *, part: str, device: str = "cpu", devices_per_host: int = DEVICES_PER_HOST) -> str:
+    """What the part needs, what the device has, and the smallest change that needs less. Empty if unknown.
+    `devices_per_host`: of a trainer."""
     try:
         shape = _shape_of(spec.model.source)
         teacher = _shape_of(spec.algorithm.teacher.source) if spec.algorithm.has_teacher else None
     except (OSError, ValueError):
         return ""
     available = memory_of(device)
-    needs = _needs(spec, shape, part, teacher)
+    needs = _needs(spec, shape, part, teacher, devices_per_host)
     if not needs:
         return ""
-    misfit = _find_remedy(spec, shape, part, needs[0], teacher)
+    misfit = _find_remedy(spec, shape, part, needs[0], teacher, devices_per_host)
     where = "the whole host" if device == "cpu" else "the device"
     need_line = f"It needs up to {gigabytes(sum(need.counted for need in needs))}; {where} has {gigabytes(available)}. "
     advice = misfit.advice.replace("It fits if you", "It needs less if you") if misfit else ""
@@ -99,17 +100,21 @@ def _shape_of(source: str) -> ModelShape:
     return ModelShape.of_config(json.loads((folder / "config.json").read_text()))
 
 
-def _needs(spec: JobSpec, shape: ModelShape, part: str, teacher: ModelShape | None) -> list[Need]:
+def _needs(
+    spec: JobSpec, shape: ModelShape, part: str, teacher: ModelShape | None, devices_per_host: int
+) -> list[Need]:
     if part.startswith("rollout"):
         return [replica_need(shape, ReplicaPlan.of_spec(spec, shape))]
     if part != "trainer" or spec.only_evaluates:
         return []
-    plan = TrainerPlan.of_spec(spec, shape, teacher=teacher)
+    plan = TrainerPlan.of_spec(spec, shape, teacher=teacher, devices_per_host=devices_per_host)
     return [trainer_need(shape, plan), trainer_host_need(shape, plan)]
 
 
-def _find_remedy(spec: JobSpec, shape: ModelShape, part: str, need: Need, teacher: ModelShape | None) -> Misfit | None:
+def _find_remedy(
+    spec: JobSpec, shape: ModelShape, part: str, need: Need, teacher: ModelShape | None, devices_per_host: int
+) -> Misfit | None:
     """The verdict for a device that is one byte too small."""
     if part.startswith("rollout"):
         return replica_misfit(spec, shape, need.num_bytes - 1)
-    return trainer_misfit(spec, shape, need.num_bytes - 1, teacher=teacher)
+    return trainer_misfit(spec, shape, need.num_bytes - 1, teacher=teacher, devices_per_host=devices_per_host)

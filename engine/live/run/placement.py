@@ -33,7 +33,8 @@ from engine.pipeline.messages.addresses import (
     relay_address,
     rollout_address,
 )
-from engine.policy.placement import NUM_SERVICES, HostView, JobNeeds, Need, NoRoom, Places, plan_places
+from engine.policy.placement import NUM_SERVICES, JobNeeds, NoRoom, Places, plan_places
+from engine.policy.rooms import HostView, Need
 from engine.spec.control import PoolTerms
 from engine.spec.job import JobSpec
 from engine.spec.labels import written
@@ -85,6 +86,11 @@ class Placement:
     def rank_options(self, hosts: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """Ray options for each rank of the trainer but the first."""
         return [self._options(TRAINER, rank, hosts) for rank in range(1, self.needs.num_ranks)]
+
+    def ranks_per_host(self, hosts: tuple[str, ...] = ()) -> int:
+        """The fewest ranks of the trainer on one of its hosts."""
+        of_ranks = hosts or self.places.ranks
+        return min(map(of_ranks.count, of_ranks))
 
     def _options(self, part: Address, rank: int, hosts: tuple[str, ...]) -> dict[str, Any]:
         need = self.needs.of(part.kind)

@@ -53,8 +53,8 @@ from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_driver import PartEnded, PartStarted, PauseAsked, ResizeAsked, RunBroken
 from engine.pipeline.messages.to_manager import HostsObserved, PartLost, PartReported, ReplicaReported
 from engine.pipeline.plan import Plan
-from engine.policy.placement import HostView
 from engine.policy.recovery import Patience
+from engine.policy.rooms import HostView
 from engine.sinks.lines import TakenLines
 from engine.spec.control import ControlRequest
 from engine.spec.facts import RunFinished

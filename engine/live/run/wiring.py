@@ -142,7 +142,11 @@ class Network:
     ) -> None:
         kind, arguments = self._actor_of(part, incarnation)
         if part == TRAINER:
-            arguments |= {"ranks": self.placement.rank_options(hosts), "reported": checkpoint}
+            arguments |= {
+                "ranks": self.placement.rank_options(hosts),
+                "ranks_per_host": self.placement.ranks_per_host(hosts),
+                "reported": checkpoint,
+            }
         elif part.kind == "rollout":
             arguments["relay"] = self.placement.places.relay_of(part.number) if relay is None else relay
         options = {

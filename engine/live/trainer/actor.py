@@ -47,6 +47,7 @@ class TrainerActor(BodyActor):
         reported: CheckpointReported | None,
         links: Links,
         ranks: Sequence[Mapping[str, Any]],
+        ranks_per_host: int,
         recordings: Path | None,
         recorded_step: tuple[int, Path] | None = None,
         assets: JobAssets | None = None,
@@ -55,7 +56,7 @@ class TrainerActor(BodyActor):
         `ranks`: Ray options of each rank after the first."""
         self._spec, self._incarnation = spec, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
-        self._reported = reported
+        self._reported, self._ranks_per_host = reported, ranks_per_host
         self._recorded_step, self._device, self._assets = recorded_step, "cpu", assets
         built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
         super().__init__(part=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
@@ -75,11 +76,11 @@ class TrainerActor(BodyActor):
         teacher = None
         if spec.algorithm.has_teacher and not spec.only_evaluates:
             teacher = resolve_model(spec.algorithm.teacher.source)
-        check_fit("trainer", spec, folder, device, teacher=teacher)
+        check_fit("trainer", spec, folder, device, teacher=teacher, devices_per_host=self._ranks_per_host)
         return self._build_body(folder, device)
 
     def memory_needed(self) -> str:
-        return arithmetic(self._spec, part="trainer", device=self._device)
+        return arithmetic(self._spec, part="trainer", device=self._device, devices_per_host=self._ranks_per_host)
 
     def _build_body(self, folder: Path, device: str) -> Body:
         from engine.live.trainer.body import TrainerBody, WeightsBody
@@ -144,7 +145,14 @@ class TrainerActor(BodyActor):
 
         step, folder = self._recorded_step
         spec = self._spec.model_dump(mode="json")
-        recorded = AskedStep(step=step, folder=folder, spec=spec, model=model, num_ranks=1 + len(self._ranks))
+        recorded = AskedStep(
+            step=step,
+            folder=folder,
+            spec=spec,
+            model=model,
+            num_ranks=1 + len(self._ranks),
+            ranks_per_host=self._ranks_per_host if self._spec.trainer.shard_within == "node" else None,
+        )
         return RecordedTrainer(trainer, recorded, steps_before=0 if self._resume is None else self._resume.step)
 
     def _make_trainer(self, folder: Path, device: str, handover: "Handover") -> tuple[Steps, Load, "Publishing"]:

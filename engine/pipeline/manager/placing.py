@@ -17,7 +17,8 @@ from typing import Final
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_address, rollout_address
 from engine.pipeline.messages.to_relay import RelaysPlaced
-from engine.policy.placement import HostView, JobNeeds, Places, Rooms, place_ranks, place_replicas
+from engine.policy.placement import JobNeeds, Places, place_ranks, place_replicas
+from engine.policy.rooms import HostView, Rooms
 
 # A message may be lost, and a restarted part knows only the first relay.
 ANNOUNCE_AGAIN_AFTER_S: Final = 5.0
@@ -126,7 +127,14 @@ class Placing(Anywhere):
             return before
         match part.kind:
             case "trainer":
-                again = place_ranks(rooms, self._needs, count=sum(host not in alive for host in before))
+                kept = alive.intersection(before)
+                again = place_ranks(
+                    rooms,
+                    self._needs,
+                    count=sum(host not in alive for host in before),
+                    per_host=before.count(before[0]) if self._needs.even_ranks else None,
+                    but=kept if self._needs.even_ranks else (),
+                )
                 hosts = tuple(host if host in alive else again.pop() for host in before) if again else ()
             case "rollout":
                 relays = [at[0] for relay, at in self._at.items() if relay.kind == "relay"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import ResidentLoad
 from engine.policy.lineage import WeightsId
-from engine.policy.placement import HostView
 from engine.policy.progress import TURNING, Piece
+from engine.policy.rooms import HostView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def table_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     if plan.lora_rank:
         return 0
     tables, one = shape.table_weights, shape.vocab_size * shape.width
-    return max(plan.product_bytes * tables, share(4 * (tables + one), plan.num_devices)) + 4 * tables
+    return max(plan.product_bytes * tables, share(4 * (tables + one), plan.num_shards)) + 4 * tables
 
 
 def head_gradient_bytes(shape: ModelShape, plan: TrainerPlan, *, copies: int) -> int:

@@ -23,6 +23,8 @@ PROMPT_TOKENS: Final = 1_024
 # engine/training/step/head.py makes logits of so many tokens at a time; on a CPU of as many as make so many logits.
 CHUNK_TOKENS: Final = 2_048
 CHUNK_LOGITS_ON_A_CPU: Final = 2**26
+# A spec names no hosts; hosts for training have eight GPUs.
+DEVICES_PER_HOST: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,10 @@ class TrainerPlan:
     """Of which logits exist at a time."""
     num_devices: int = 1
     division: Division = "whole"
+    devices_per_host: int | None = None
+    """The most that a host has, if the devices of each host have a copy of everything. None: there is one copy."""
+    sums_once: bool = False
+    """Gradients are summed over the devices once an update, and not after each micro-batch."""
     sequence_parallel: int = 1
     """Devices that share the tokens of one pass."""
     products: Products = "bfloat16"
@@ -51,6 +57,8 @@ class TrainerPlan:
     def __post_init__(self) -> None:
         assert self.num_devices % self.sequence_parallel == 0, "each group that shares a pass is whole"
         assert self.division != "whole" or self.num_devices == 1, "several devices divide something"
+        assert self.division == "fsdp" or self.devices_per_host is None, "only FSDP has a copy on each host"
+        assert self.division == "fsdp" or not self.sums_once, "only FSDP can sum gradients later"
 
     @classmethod
     def of_spec(
@@ -61,18 +69,23 @@ class TrainerPlan:
         prompt_tokens: int = PROMPT_TOKENS,
         on_gpu: bool = True,
         teacher: ModelShape | None = None,
+        devices_per_host: int = DEVICES_PER_HOST,
     ) -> Self:
         """`teacher`: the one that the spec names."""
         assert (teacher is not None) == spec.algorithm.has_teacher, "a teacher's shape belongs to a spec that has one"
         from engine.spec.fit.activations import affordable  # which counts by this class
 
         trainer, num_devices = spec.trainer, max(spec.trainer_devices, 1)
+        division = _division(spec, num_devices)
+        has_copies = division == "fsdp" and trainer.shard_within == "node"
         unsaid: Products = "bfloat16" if on_gpu else "float32"
         plan = cls(
             pass_tokens=max(trainer.micro_batch_tokens, longest_tokens(spec, shape, prompt_tokens=prompt_tokens)),
             chunk_tokens=CHUNK_TOKENS if on_gpu else max(CHUNK_LOGITS_ON_A_CPU // shape.vocab_size, 1),
             num_devices=num_devices,
-            division=_division(spec, num_devices),
+            division=division,
+            devices_per_host=devices_per_host if has_copies else None,
+            sums_once=division == "fsdp" and trainer.gradient_sums == "update",  # unset: only where it fits
             sequence_parallel=trainer.sequence_parallel if num_devices > 1 else 1,
             products=trainer.compute_dtype or unsaid,
             activations=trainer.activations or "kept",
@@ -89,6 +102,13 @@ class TrainerPlan:
     def tokens(self) -> int:
         """Of a pass, on one device."""
         return -(-self.pass_tokens // self.sequence_parallel)
+
+    @property
+    def num_shards(self) -> int:
+        """Devices that have a copy together: all, or of each host as many, at most what it has."""
+        if self.devices_per_host is None:
+            return self.num_devices
+        return largest_even_share(self.num_devices, self.devices_per_host)
 
     @property
     def recomputes(self) -> bool:
@@ -112,6 +132,11 @@ class TrainerPlan:
     def num_trained_models(self) -> int:
         """Whose activations are there together: the losses of a micro-batch are taken before either goes backward."""
         return 2 if self.has_critic else 1
+
+
+def largest_even_share(num_devices: int, devices_per_host: int) -> int:
+    """Of each host, if all have as many of these devices."""
+    return next(count for count in range(min(devices_per_host, num_devices), 0, -1) if num_devices % count == 0)
 
 
 def longest_tokens(spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS) -> int:

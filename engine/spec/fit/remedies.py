@@ -1,8 +1,10 @@
 """What would make a job fit: changes of its spec, least harm first, and the smallest set of them that is enough.
 
     what                      costs
+    sums of each micro-batch  as many sums over the devices as micro-batches
     layers recomputed         a third of the arithmetic more; with their inputs on the host, copies too
     smaller micro-batches     fuller matrices
+    one copy for all hosts    gathers between hosts
     small moments             exactness
     moments on the host       a copy of them a step
     sequence parallel         an exchange in every layer
@@ -51,8 +53,10 @@ def trainer_remedies(
     """`most_devices`: that the trainer can have; None: not known. `adapts`: an adapter may be trained instead."""
     more = _more_devices(plan)
     return (
+        _earlier_sums(plan),
         _recomputed(plan),
         _smaller_batches(plan, longest),
+        _one_copy(plan),
         _small_moments(plan),
         _moments_on_host(plan),
         _shared_sequences(plan),
@@ -136,6 +140,17 @@ def _factors() -> Iterator[int]:
         factor *= 2
 
 
+def _earlier_sums(plan: TrainerPlan) -> Doses:
+    if not plan.sums_once:
+        return ()
+    change = Change(
+        words="sum gradients after each micro-batch (trainer.gradient_sums micro_batch)",
+        settings={"trainer.gradient_sums": "micro_batch"},
+        fields={"sums_once": False},
+    )
+    return (change,)
+
+
 def _recomputed(plan: TrainerPlan) -> Doses:
     doses: dict[Activations, str] = {
         "recomputed": "compute each layer again in the backward pass",
@@ -165,6 +180,17 @@ def _smaller_batches(plan: TrainerPlan, longest: int) -> Doses:
         )
         for tokens in doses
     )
+
+
+def _one_copy(plan: TrainerPlan) -> Doses:
+    if plan.num_shards == plan.num_devices:
+        return ()
+    change = Change(
+        words="shard weights, gradients and moments among all trainer devices (trainer.shard_within all)",
+        settings={"trainer.shard_within": "all"},
+        fields={"devices_per_host": None},
+    )
+    return (change,)
 
 
 def _small_moments(plan: TrainerPlan) -> Doses:

@@ -1,9 +1,10 @@
 """What each device of a trainer needs.
 
 Each term is a function with its formula. P is the number of weights, T of those that are trained (an adapter's, or
-all), n of devices, c the bytes of a product's element.
+all), n of devices that have a copy together, c the bytes of a product's element.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from engine.spec.fit.activations import gates_bytes, kept_bytes, working_bytes
@@ -48,6 +49,11 @@ def trainer_need(shape: ModelShape, plan: TrainerPlan) -> Need:
     )
 
 
+def affords_one_sum(shape: ModelShape, plan: TrainerPlan, device_bytes: int) -> bool:
+    """Whether devices of this size hold all gradients until an update's last micro-batch, margins included."""
+    return trainer_need(shape, replace(plan, sums_once=True)).num_bytes <= device_bytes
+
+
 def _state(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
     """Of the policy and of the critic."""
     models = [("", shape.num_weights, trained_weights(shape, plan))]
@@ -56,11 +62,15 @@ def _state(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
     terms: list[Term] = []
     for whose, num_weights, num_trained in models:
         all_weights, trained = in_words(num_weights), in_words(num_trained)
-        divided = f", divided by {plan.division} among {plan.num_devices}" if plan.num_devices > 1 else ""
+        divided = f", divided by {plan.division} among {plan.num_shards}" if plan.num_devices > 1 else ""
         terms += [
             _term(f"{whose}weights, float32", weight_bytes(num_weights, plan), f"of {all_weights}{divided}"),
             _term(f"{whose}weights once more, DeepSpeed's masters", master_bytes(num_trained, plan), f"of {trained}"),
-            _term(f"{whose}gradients, float32", gradient_bytes(shape, num_trained, plan), f"of {trained}"),
+            _term(
+                f"{whose}gradients, float32",
+                gradient_bytes(shape, num_trained, plan),
+                f"of {trained}{', whole until the last micro-batch' if plan.sums_once else ''}",
+            ),
             _term(
                 f"{whose}moments, {plan.moments}",
                 moment_bytes(num_trained, plan),
@@ -176,18 +186,19 @@ def master_bytes(num_trained: int, plan: TrainerPlan) -> int:
 
 
 def gradient_bytes(shape: ModelShape, num_trained: int, plan: TrainerPlan) -> int:
-    """4·T; from ZeRO 2 on 4·T / n, with ZeRO 2 and of a matrix across the border all of it."""
-    if plan.division not in ("fsdp", "zero2", "zero3"):
+    """4·T; with FSDP, unless they are summed once an update, and from ZeRO 2 on 4·T / n, with ZeRO 2 and of a matrix
+    across the border all of it."""
+    if plan.division not in ("fsdp", "zero2", "zero3") or plan.sums_once:
         return 4 * num_trained
     border = 4 * max(shape.vocab_size * shape.width, shape.largest_matrix) if plan.division == "zero2" else 0
-    return min(share(4 * num_trained, plan.num_devices) + border, 4 * num_trained)
+    return min(share(4 * num_trained, plan.num_shards) + border, 4 * num_trained)
 
 
 def moment_bytes(num_trained: int, plan: TrainerPlan) -> int:
     """8·T / n; 4·T / n as bfloat16, 2.01·T / n as 8 bits; none on the device where they are the host's."""
     if plan.offloads_moments:
         return 0
-    return share(int(MOMENT_BYTES[plan.moments] * num_trained), plan.num_devices)
+    return share(int(MOMENT_BYTES[plan.moments] * num_trained), plan.num_shards)
 
 
 def reference_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
@@ -226,7 +237,7 @@ SUM_BYTES: Final = 5 * 2**22
 
 
 def published_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Of one matrix at a time what a device has of it, in the dtype of the rollouts; an adapter goes as it is."""
+    """Of one matrix at a time what a device writes of it, in the dtype of the rollouts; an adapter goes as it is."""
     if plan.lora_rank or shape.stored_bytes == 4:
         return 0
     largest = max(shape.vocab_size * shape.width, shape.largest_matrix)

@@ -7,9 +7,10 @@ Invariants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from engine.spec.fit.need import Need, gigabytes
-from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
+from engine.spec.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, TrainerPlan, longest_tokens
 from engine.spec.fit.remedies import (
     Change,
     Changes,
@@ -87,12 +88,18 @@ def trainer_misfit(
     teacher: ModelShape | None = None,
     most_devices: int | None = None,
     adapts: bool = True,
+    devices_per_host: int = DEVICES_PER_HOST,
 ) -> Misfit | None:
     """`teacher`: the one that the spec names. `most_devices`: that the trainer can have. `adapts`: an adapter may be
     trained instead of all weights."""
+    in_place: dict[str, Any] = {
+        "prompt_tokens": prompt_tokens,
+        "teacher": teacher,
+        "devices_per_host": devices_per_host,
+    }
     if spec.only_evaluates:
         return None
-    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
+    plan = TrainerPlan.of_spec(spec, shape, **in_place)
     need = trainer_need(shape, plan)
     if need.num_bytes <= device_bytes:
         return None
@@ -105,7 +112,7 @@ def trainer_misfit(
         if asked is None:
             return False
         # What the spec leaves open may be decided otherwise now.
-        made = TrainerPlan.of_spec(asked, shape, prompt_tokens=prompt_tokens, teacher=teacher)
+        made = TrainerPlan.of_spec(asked, shape, **in_place)
         return trainer_need(shape, made).num_bytes <= device_bytes
 
     longest = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)

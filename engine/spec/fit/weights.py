@@ -1,6 +1,6 @@
 """A model's weights on a device of a trainer: as they lie there, and as products are computed with them.
 
-P is the number of weights, L of a layer's, n of devices, c the bytes of a product's element.
+P is the number of weights, L of a layer's, n of devices that have a copy together, c the bytes of a product's element.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ FETCHED_NUMEL: Final = 50_000_000
 
 def weight_bytes(num_weights: int, plan: TrainerPlan) -> int:
     """4·P; with FSDP and ZeRO 3 4·P / n."""
-    return share(4 * num_weights, plan.num_devices) if plan.division in ("fsdp", "zero3") else 4 * num_weights
+    return share(4 * num_weights, plan.num_shards) if plan.division in ("fsdp", "zero3") else 4 * num_weights
 
 
 def gathered_bytes(shape: ModelShape, plan: TrainerPlan) -> int:

@@ -20,7 +20,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from engine.training.parts.layout import Place
+from engine.training.parts.layout import Place, rows_of
 from engine.training.parts.trained import MOMENTS, TrainedPart
 
 KINDS: Final = ("master", *MOMENTS)
@@ -81,6 +81,11 @@ class Share:
     @property
     def pieces(self) -> Iterator[Piece]:
         return pieces_of(self.place, self.span)
+
+    def part(self, index: int, count: int) -> "Share":
+        """One of `count` consecutive parts of the share; the last ones may be shorter or empty."""
+        own = rows_of(index, count, len(self.span))
+        return Share(self.place, self.span[own.start : own.stop], self.values[own.start : own.stop])
 
 
 def files_with(parts: Iterable["PartShares"], stored: Mapping[str, Iterable[str]]) -> list[str]:

@@ -5,14 +5,19 @@
                  are summed over the ranks and each keeps its rows of the sum
     the root     embedding, last norm and head: like a layer, gathered for the whole pass
 
+Ranks shard the weights among all of them, or among those of a host (copies.py). In the latter case gradients are summed
+over hosts once an update. Over the ranks of a copy they are summed after each micro-batch, or once an update where each
+rank has the memory for all of them (gradient_sums.py).
+
 With `compute_dtype` bfloat16, weights are gathered in bfloat16, which halves the traffic; sums over ranks, and all that
 a rank keeps, are float32. A mixture's router is gathered in float32: rounded weights choose other experts.
 
 Invariants:
 - a rank never holds more whole weights than the root and two layers, one of which is gathered while the other computes;
   and one matrix while weights are read or filled;
-- gradients of ranks and of micro-batches add up, as losses do. They are summed over the ranks after each micro-batch:
-  deferred to the last one, every rank would keep the whole model's gradients until then;
+- gradients of ranks and of micro-batches add up, as losses do, in float32;
+- each value of the trained state is written by one rank: a shard's values are divided among the ranks that have it;
+- a step that raises may leave sums of some ranks behind: its trainer is not used again;
 - a method marked collective is called by all ranks, in the same order.
 """
 
@@ -21,9 +26,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import group
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from engine.models.families.trained_model import ModelConfig, TrainedModel, empty_model
@@ -31,6 +34,7 @@ from engine.models.mixture import Router
 from engine.spec.job import OptimizerSpec
 from engine.training.checkpoint.shares import PartShares, Share
 from engine.training.checkpoint.stored_state import StoredState
+from engine.training.fsdp.copies import Copies
 from engine.training.optimizer.fused_adamw import FusedAdamW
 from engine.training.parts.layout import Place, own_part, places_of, rows_of
 from engine.training.parts.trained import MOMENTS, TrainedPart
@@ -40,11 +44,15 @@ from engine.training.ranks.world import World
 class Sharding:
     """How FSDP shards, and among which ranks."""
 
-    def __init__(self, world: World, device: torch.device, gathered_in: torch.dtype) -> None:
-        """`world`: must have been entered."""
-        assert group.WORLD is not None
-        self.world, self.device = world, device
-        self._mesh = DeviceMesh.from_group(group.WORLD, device.type)
+    def __init__(
+        self, world: World, device: torch.device, gathered_in: torch.dtype, copies: Copies, *, sums_once: bool = False
+    ) -> None:
+        """`world`: must have been entered. `sums_once`: gradients are summed once an update, also within a copy.
+        Collective."""
+        self.world, self.device, self.copies = world, device, copies
+        self._mesh = copies.make_mesh(world, device)
+        self._roots: list[FSDPModule] = []
+        self._sums_once, self._sums_now = sums_once, True
         self._precision = MixedPrecisionPolicy(
             param_dtype=gathered_in,
             reduce_dtype=torch.float32,
@@ -64,24 +72,32 @@ class Sharding:
         exact = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
         for router in (each for each in model.modules() if isinstance(each, Router)):
             self._divide(router, exact)
-        for each in (*model.layers, module):
+        for each in model.layers:
             self._divide(each, self._precision)
+        self._roots.append(self._divide(module, self._precision))
         module._apply(self._allocate)  # type: ignore[no-untyped-call]
 
-    def _divide(self, module: nn.Module, precision: MixedPrecisionPolicy) -> None:
+    def begin_backward(self, *, is_last: bool) -> None:
+        """`is_last`: of the update. Its last backward passes make the sums that wait, over all of its micro-batches."""
+        if is_last != self._sums_now:
+            for root in self._roots:
+                if self._sums_once:
+                    root.set_requires_gradient_sync(is_last)
+                elif self.copies.num_copies > 1:
+                    root.set_requires_all_reduce(is_last)
+        self._sums_now = is_last
+
+    def _divide(self, module: nn.Module, precision: MixedPrecisionPolicy) -> FSDPModule:
         # Also for the root, which would stay whole after a pass without gradients, beyond the next update.
         shard = fully_shard(module, mesh=self._mesh, mp_policy=precision, reshard_after_forward=True)
         shard.set_gradient_divide_factor(1.0)
         shard.set_force_sum_reduction_for_comms(True)  # a plain sum, without rounding by a division
+        return shard
 
     def _allocate(self, tensor: Tensor) -> Tensor:
         return torch.empty_like(tensor, device=self.device) if tensor.device.type == "meta" else tensor
 
     # Rows --------------------------------------------------------------------------------------------------------
-
-    def rows(self, place: Place) -> range:
-        """This rank's rows."""
-        return rows_of(self.world.index, self.world.count, place.shape[0])
 
     def fill(self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], stored: StoredState) -> None:
         """Fills this rank's rows from files that all ranks can read."""
@@ -92,22 +108,31 @@ class Sharding:
         """`own`: this rank's rows."""
         return {name: Share(place, self._find_span(place), own[name].view(-1)) for name, place in places.items()}
 
+    def written(self, shares: Mapping[str, Share]) -> dict[str, Share]:
+        """The part of these shares that this rank writes, and not the other ranks that have them."""
+        return {name: share.part(self.copies.own_copy, self.copies.num_copies) for name, share in shares.items()}
+
+    def written_span(self, place: Place) -> range:
+        """The values of a parameter that this rank writes."""
+        span = self._find_span(place)
+        own = rows_of(self.copies.own_copy, self.copies.num_copies, len(span))
+        return span[own.start : own.stop]
+
+    def values_at(self, parameter: nn.Parameter, span: range) -> Tensor:
+        """Values that this rank has, flat."""
+        start = self._find_span(Place(parameter.shape, ())).start
+        return own_part(parameter).reshape(-1)[span.start - start : span.stop - start]
+
     def _find_span(self, place: Place) -> range:
-        rows, width = self.rows(place), place.shape[1:].numel()
+        rows, width = rows_of(self.copies.own_shard, self.copies.num_shards, place.shape[0]), place.shape[1:].numel()
         return range(rows.start * width, rows.stop * width)
 
-    def gathered(self, rows: Tensor, shape: torch.Size) -> Tensor | None:
-        """The whole value on rank 0, valid until the next call. Collective."""
-        parts = self.world.gather(self._pad(rows, shape))
-        return torch.cat(parts)[: shape[0]] if parts else None
+    # Sums --------------------------------------------------------------------------------------------------------
 
-    def _pad(self, rows: Tensor, shape: torch.Size) -> Tensor:
-        """The rows, padded to the number of the first rank's."""
-        padded = torch.zeros(
-            len(rows_of(0, self.world.count, shape[0])), *shape[1:], dtype=rows.dtype, device=self.device
-        )
-        padded[: len(rows)] = rows
-        return padded
+    def sum_over_shards(self, of_shard: Tensor) -> Tensor:
+        """`of_shard`: the same on every rank that has the shard. Returns the same bits on all ranks: a sum over the
+        ranks of a host could be made in another order on another host."""
+        return self.world.sum(of_shard) / self.copies.num_copies
 
 
 class ShardedPart:
@@ -137,7 +162,7 @@ class ShardedPart:
         gradients = [own.grad for own in self._own.values() if own.grad is not None]
         # Squared in float64: in float32 the square of a norm from 2^64 on is infinite.
         own_norm = get_total_norm(gradients).to(self._sharding.device, torch.float64)
-        norm = self._sharding.world.sum(own_norm.square()).sqrt().float()
+        norm = self._sharding.sum_over_shards(own_norm.square()).sqrt().float()
         clip_grads_with_norm_(self._own.values(), self._max_norm, norm)
         return norm.item()
 
@@ -148,8 +173,16 @@ class ShardedPart:
 
     # The whole state ---------------------------------------------------------------------------------------------
 
-    def shares(self, *, is_filled: bool = True) -> PartShares:
-        """This rank's share of the state. If not `is_filled`, only its shapes matter, not its values."""
+    def shares(self) -> PartShares:
+        """The state that this rank has."""
+        return self._make_shares(is_filled=True)
+
+    def written(self, *, is_filled: bool = True) -> PartShares:
+        """The state that this rank writes. If not `is_filled`, only its shapes matter, not its values."""
+        held = self._make_shares(is_filled=is_filled)
+        return replace(held, kinds={kind: self._sharding.written(shares) for kind, shares in held.kinds.items()})
+
+    def _make_shares(self, *, is_filled: bool) -> PartShares:
         own = {"master": {name: each.detach() for name, each in self._own.items()}}
         for moment in MOMENTS:
             own[moment] = {

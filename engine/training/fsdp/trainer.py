@@ -4,7 +4,8 @@ Invariants:
 - every rank makes the same calls with the same batch; rank 0 returns the result, the others something empty;
 - an update happens for policy and critic on all ranks, or not at all: losses and gradient norms decide, which have the
   same bits on each rank;
-- each rank reads and writes its own rows of the job's model, of a checkpoint and of a published version;
+- each rank reads its own rows of the job's model and of a checkpoint, and writes them to checkpoints and published
+  versions: all of them, or its part where other ranks have the same rows;
 - a checkpoint is that of engine/training/torch_trainer.py: any number of ranks or backend can resume from it. With the
   same ones the resume is bit for bit.
 """
@@ -30,12 +31,14 @@ from engine.training.checkpoint.saving import Saver
 from engine.training.checkpoint.shares import files_with
 from engine.training.checkpoint.stored_state import StoredState
 from engine.training.checks import check_batch
+from engine.training.fsdp.copies import Copies
+from engine.training.fsdp.gradient_sums import sums_once
 from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
 from engine.training.parts.layout import decoder_places, own_part
 from engine.training.parts.lora import Adapter
-from engine.training.parts.published import held_rows, published
+from engine.training.parts.published import published
 from engine.training.parts.trained import critic_part, policy_part
 from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
@@ -67,8 +70,13 @@ class FsdpTrainer:
         world.enter(device)
         try:
             self._sharers = self._make_sharers(settings.trainer.sequence_parallel)
+            copies = Copies.within(settings.trainer.shard_within, world)
             self._sharding = Sharding(
-                world, self._device, dtype_of_products(settings.trainer.compute_dtype, self._device)
+                world,
+                self._device,
+                dtype_of_products(settings.trainer.compute_dtype, self._device),
+                copies,
+                sums_once=sums_once(settings, self._config, self._device, copies, world),
             )
             with StoredState(weight_files(model_folder)) as stored:
                 models = self._divide(stored)
@@ -112,12 +120,7 @@ class FsdpTrainer:
         self._num_active_parameters = self._model.num_active_parameters
         self._places = decoder_places(self._config, dict(self._model.named_parameters()))
         self._adapter = Adapter.from_spec(self._model, settings.trainer, base=self._folder, device=self._device)
-        self.published = published(
-            self._model,
-            self._adapter,
-            lambda parameter, _: own_part(parameter).reshape(-1),
-            held=held_rows(sharding.rows),
-        )
+        self.published = published(self._model, self._adapter, sharding.values_at, held=sharding.written_span)
         whole_pass = PolicyPass(self._model, settings)
         sharding.divide(whole_pass, self._model)
         sharding.fill(dict(self._model.named_parameters()), self._places, stored)
@@ -192,6 +195,7 @@ class FsdpTrainer:
         return StepResult(metrics=metrics, advantages=step.advantages, begun_logprobs=step.begun_logprobs())
 
     def _backward(self, losses: MicroLoss) -> None:
+        self._sharding.begin_backward(is_last=losses.is_last)
         for loss in losses.of_parts:
             loss.backward()  # type: ignore[no-untyped-call]
 
@@ -221,11 +225,11 @@ class FsdpTrainer:
         return self._step_loss.probe(self._config.vocab_size, self._config.max_positions)
 
     def get_ready_to_save(self) -> None:
-        self._saver.get_ready([part.shares(is_filled=False) for part in self._parts])
+        self._saver.get_ready([part.written(is_filled=False) for part in self._parts])
 
     def prepare_save(self, folder: Path) -> Write:
         """Copies the state; the returned call writes this rank's part, together with the other ranks."""
-        shares = [part.shares() for part in self._parts]
+        shares = [part.written() for part in self._parts]
         return self._saver.prepare(folder, shares, random_streams(self._device), self._progress)
 
     def load(self, folder: Path) -> None:
@@ -252,6 +256,6 @@ class FsdpTrainer:
             dtype=self._config.dtype,
             places=self._places,
             adapter=self._adapter,
-            base=self._sharding.shares(self._places, base) if base else {},
+            base=self._sharding.written(self._sharding.shares(self._places, base)) if base else {},
         )
         return Saver(published, self._world, self._device)

@@ -73,7 +73,9 @@ class Sharers:
         """`world`: must have been entered. Collective."""
         self._world, self._num_sharers = world, num_sharers
         self._place = world.index % num_sharers
-        self._group = _make_group(world, num_sharers)
+        self._group = world.make_group(
+            range(first, first + num_sharers) for first in range(0, world.count, num_sharers)
+        )
 
     # The step's ranks: each group that shares sequences is one ------------------------------------------------------
 
@@ -182,17 +184,6 @@ def _run_all_to_all(parts: Tensor, group: ProcessGroup) -> Tensor:
     received = torch.empty_like(parts)
     torch_distributed.all_to_all_single(received, parts, group=group)
     return received
-
-
-def _make_group(world: World, num_sharers: int) -> ProcessGroup:
-    """This rank's group. Every rank makes every group, in the same order."""
-    own = None
-    for first in range(0, world.count, num_sharers):
-        group = torch_distributed.new_group(list(range(first, first + num_sharers)))
-        if world.index in range(first, first + num_sharers):
-            own = group
-    assert isinstance(own, ProcessGroup)
-    return own
 
 
 def _slice(values_T: Tensor, start: int, length: int) -> Tensor:

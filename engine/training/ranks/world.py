@@ -14,7 +14,7 @@ import gc
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from functools import cache, cached_property
@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 import torch
 import torch.distributed as torch_distributed
 from torch import Tensor
-from torch.distributed import HashStore, PrefixStore, Store, TCPStore, Work  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, ProcessGroup, Store, TCPStore, Work  # type: ignore[attr-defined]
 
 from engine.progress import LoopProgress, report_progress
 
@@ -43,6 +43,7 @@ class World:
 
     def __init__(self, *, rank: int, num_ranks: int, store: Store, address: str, timeout_s: float) -> None:
         self.index, self.count, self.address = rank, num_ranks, address
+        self.host = socket.gethostname()
         self.timeout_s = timeout_s
         self._store = store
         self._num_members = 0
@@ -123,21 +124,24 @@ class World:
         torch_distributed.broadcast(tensor, 0)
         return tensor
 
-    def gather(self, tensor: Tensor) -> list[Tensor]:
-        """All ranks' tensors, of one shape, on rank 0; an empty list on the others."""
-        every = [torch.empty_like(tensor) for _ in range(self.count)] if self.index == 0 else None
-        torch_distributed.gather(tensor, every, 0)
-        return every or []
+    def make_group(self, groups: Iterable[Sequence[int]]) -> ProcessGroup:
+        """The one of these disjoint groups of ranks that has this rank. Collective: every rank makes every group."""
+        own = None
+        for ranks in groups:
+            group = torch_distributed.new_group(list(ranks), timeout=timedelta(seconds=self.timeout_s))
+            if self.index in ranks:
+                own = group
+        assert isinstance(own, ProcessGroup)
+        return own
 
-    def scatter(self, tensors: Sequence[Tensor], into: Tensor) -> Tensor:
-        """Sends each rank its tensor from rank 0, which has one per rank, of one shape; other ranks' are ignored."""
-        torch_distributed.scatter(into, list(tensors) if self.index == 0 else None, 0)
-        return into
+    def ranks_by_host(self) -> list[list[int]]:
+        """The ranks of each host; the host of the lowest rank comes first. Collective."""
+        hosts = self.exchange(self.host.encode())
+        return [[rank for rank, each in enumerate(hosts) if each == host] for host in dict.fromkeys(hosts)]
 
     def count_on_this_host(self) -> int:
         """The number of ranks on this host. Collective."""
-        host = socket.gethostname().encode()
-        return self.exchange(host).count(host)
+        return next(len(ranks) for ranks in self.ranks_by_host() if self.index in ranks)
 
     # In parallel with training -----------------------------------------------------------------------------------
 

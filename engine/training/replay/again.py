@@ -46,6 +46,7 @@ def train_again(folder: Path, record: StepRecord, into: Path, *, model: Path | N
         _train(make(device=_select_device(0)), folder, into, record.machine.threads)
         return
     world = World.open(num_ranks=num_ranks, host="127.0.0.1")
+    _set_host(world, record)
     context = multiprocessing.get_context("spawn")
     others = [
         context.Process(target=_run_other_rank, args=(make, world.address, rank, num_ranks, folder, into, record))
@@ -65,11 +66,18 @@ def _run_other_rank(
     make: MakeTrainer, address: str, rank: int, num_ranks: int, folder: Path, into: Path, record: StepRecord
 ) -> None:
     world = World.join(address, rank=rank, num_ranks=num_ranks)
+    _set_host(world, record)
     trainer = make(device=_select_device(rank), world=world)
     own = into / f"rank-{rank}"
     own.mkdir()
     _train(trainer, folder, into, record.machine.threads, computed=own)
     trainer.close()
+
+
+def _set_host(world: World, record: StepRecord) -> None:
+    """Groups the ranks as on the hosts that recorded the step, which made their sums in that order."""
+    if record.ranks_per_host is not None:
+        world.host = f"recorded-{world.index // record.ranks_per_host}"
 
 
 def _train(trainer: Trainer, folder: Path, into: Path, threads: int, *, computed: Path | None = None) -> None:

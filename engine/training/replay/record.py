@@ -63,6 +63,8 @@ class StepRecord(Strict):
     model: str
     """The folder of the job's model."""
     num_ranks: int
+    ranks_per_host: int | None = None
+    """Of a trainer with a copy of its weights on each host."""
     machine: Machine
     not_deterministic: list[str] = []
     """Operations of the step that have no deterministic kernel on its device."""

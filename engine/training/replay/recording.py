@@ -48,6 +48,8 @@ class AskedStep:
     """As JSON."""
     model: Path
     num_ranks: int
+    ranks_per_host: int | None = None
+    """As in the record."""
 
 
 class RecordedTrainer:
@@ -74,6 +76,7 @@ class RecordedTrainer:
             spec=self._recording.spec,
             model=str(self._recording.model),
             num_ranks=self._recording.num_ranks,
+            ranks_per_host=self._recording.ranks_per_host,
             machine=Machine.here(),
             not_deterministic=not_deterministic + self._list_other_ranks(),
             digests={name: digest(tensor) for read in (inputs, outcome) for name, tensor in read(folder)},

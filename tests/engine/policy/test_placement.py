@@ -7,19 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.policy.placement import (
-    NUM_SERVICES,
-    PRECISION,
-    HostView,
-    JobNeeds,
-    Need,
-    NoRoom,
-    NoSandbox,
-    Places,
-    Rooms,
-    place_replicas,
-    plan_places,
-)
+from engine.policy.placement import NUM_SERVICES, JobNeeds, NoRoom, NoSandbox, Places, place_replicas, plan_places
+from engine.policy.rooms import PRECISION, HostView, Need, Rooms
 from engine.spec.job import JobSpec
 
 
@@ -94,6 +83,39 @@ def test_trainer_leaves_large_hosts_to_replicas_that_need_them() -> None:
     uneven = [host(0, 8.0), host(1, 2.0), host(2, 4.0)]
     places = plan_places(uneven, needs(2, 3, each=4.0), num_replicas=3)
     assert set(places.ranks) == {"id1"} and Counter(places.replicas) == {"id0": 2, "id2": 1}
+
+
+@given(
+    gpus=st.lists(st.tuples(st.sampled_from((2, 4, 8)), st.sampled_from((0, 1, 2))), min_size=1, max_size=6),
+    num_ranks=st.integers(1, 20),
+)
+def test_even_ranks_are_as_many_a_host_as_empty_hosts_hold(gpus: list[tuple[int, int]], num_ranks: int) -> None:
+    hosts = [host(number, float(count), used=float(used)) for number, (count, used) in enumerate(gpus)]
+    asked = replace(needs(num_ranks, 1, each=0.0), even_ranks=True)
+    try:
+        places = plan_places(hosts, asked, num_replicas=1)
+    except NoRoom:
+        return
+    [each] = set(Counter(places.ranks).values())
+    empty = plan_places([host(number, float(count)) for number, (count, _) in enumerate(gpus)], asked, num_replicas=1)
+    assert set(Counter(empty.ranks).values()) == {each}
+    assert all(places.ranks.count(name) == each for name in places.ranks[::each]), "ranks of a host follow each other"
+
+
+def test_even_ranks_wait_for_whole_hosts_rather_than_spread() -> None:
+    asked = replace(needs(8, 1, each=0.0), even_ranks=True)
+    half_used = [host(number, 8.0, used=4.0) for number in range(4)]
+    with pytest.raises(NoRoom, match=r"8 trainer ranks .*\(as many on every host\).* would fit if all"):
+        plan_places(half_used, asked, num_replicas=1)
+    places = plan_places([*half_used, host(4, 8.0)], asked, num_replicas=1)
+    assert places.ranks == ("id4",) * 8
+
+
+def test_job_that_shards_within_hosts_asks_for_even_ranks() -> None:
+    document = {"name": "x", "resources": {"trainer_devices": 4}, "trainer": {"shard_within": "node"}}
+    assert JobNeeds.of_spec(JobSpec.model_validate(document), has_gpus=True).even_ranks
+    evaluation = JobSpec.model_validate(document | {"training": {"steps": 0}})
+    assert not JobNeeds.of_spec(evaluation, has_gpus=True).even_ranks
 
 
 def test_on_one_host_there_is_one_relay() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from engine.pipeline.plan import Plan
-from engine.policy.placement import HostView, JobNeeds, Need
+from engine.policy.placement import JobNeeds
+from engine.policy.rooms import HostView, Need
 from engine.policy.schedule import PRESETS
 from engine.sim.faults import Blow, Faults
 from engine.sim.hosts import Hosts

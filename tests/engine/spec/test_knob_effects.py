@@ -41,6 +41,8 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("evaluation.min_p", 0.1, {"evaluation": {}}),
     ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
     ("trainer.sequence_parallel", 2, {"resources": {"trainer_devices": 4}}),
+    ("trainer.shard_within", "node", {"resources": {"trainer_devices": 4}}),
+    ("trainer.gradient_sums", "update", {"resources": {"trainer_devices": 4}}),
     ("trainer.lora_alpha", 16.0, {"trainer": {"lora_rank": 8}}),
     ("resources.devices_per_replica", 2, {"rollout": {"engine": "vllm"}}),
     ("model.chat_options", {"enable_thinking": False}, {"model": {"chat": "template"}}),

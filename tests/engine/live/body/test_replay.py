@@ -36,8 +36,9 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import WeightsId
-from engine.policy.placement import HostView, JobNeeds, plan_places
+from engine.policy.placement import JobNeeds, plan_places
 from engine.policy.recovery import Patience
+from engine.policy.rooms import HostView
 from engine.sim.cluster import Brains
 from engine.sim.scenario import world_of
 from engine.spec.job import JobSpec

@@ -6,7 +6,8 @@ import pytest
 
 from engine.live.run.placement import Bundle, Placement, refuse_offload, reserved, takes_gpus, wanted
 from engine.pipeline.messages.addresses import DATA, TRAINER, environment_address
-from engine.policy.placement import SERVICE_CPUS, HostView, JobNeeds, NoRoom, plan_places
+from engine.policy.placement import SERVICE_CPUS, JobNeeds, NoRoom, plan_places
+from engine.policy.rooms import HostView
 from engine.spec.control import PoolTerms
 from engine.spec.job import JobSpec
 from engine.spec.sandbox import SANDBOX_LABEL

@@ -9,7 +9,8 @@ from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_add
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_manager import HostsObserved, PartLost, PartReported, ReplicaLeft, ResizeOrdered
 from engine.pipeline.messages.to_relay import RelaysPlaced
-from engine.policy.placement import HostView, JobNeeds, Need, Places, plan_places
+from engine.policy.placement import JobNeeds, Places, plan_places
+from engine.policy.rooms import HostView, Need
 
 GPUS = 8.0
 
@@ -17,9 +18,13 @@ GPUS = 8.0
 class Cluster:
     """Hosts, a manager, and the parts that it started on them."""
 
-    def __init__(self, hosts: int, *, ranks: int, replicas: int, fewest: int | None = None) -> None:
+    def __init__(
+        self, hosts: int, *, ranks: int, replicas: int, fewest: int | None = None, even_ranks: bool = False
+    ) -> None:
         one = Need(cpus=0.1, gpus=1.0)
-        self.needs = JobNeeds(num_ranks=ranks, rank=one, replica=one, fewest_replicas=fewest or replicas)
+        self.needs = JobNeeds(
+            num_ranks=ranks, rank=one, replica=one, fewest_replicas=fewest or replicas, even_ranks=even_ranks
+        )
         self.hosts = {f"h{number}": host(f"h{number}") for number in range(hosts)}
         self.places: Places = plan_places(tuple(self.hosts.values()), self.needs, num_replicas=replicas)
         self.at = first_places(self.places)
@@ -113,6 +118,16 @@ def test_on_a_full_cluster_parts_of_a_lost_host_wait() -> None:
     cluster.come("new")
     assert len(cluster.replicas) == 48 and cluster.num_on("new", "rollout") == 8
     assert cluster.num_on("new", "relay") == 1 and cluster.placed == RelaysPlaced(relays=(0, 1, 2, 3, 4, 5))
+
+
+def test_even_ranks_of_a_lost_host_wait_for_a_whole_one() -> None:
+    """In single places the ranks would be fewer on each host, and their shares of the model larger."""
+    cluster = Cluster(4, ranks=16, replicas=12, even_ranks=True)
+    kept, lost = cluster.places.ranks[0], cluster.places.ranks[-1]
+    cluster.lose(lost)
+    assert TRAINER not in cluster.at, "four devices are free, on a host of replicas"
+    cluster.come("new")
+    assert sorted(cluster.at[TRAINER]) == sorted([kept] * 8 + ["new"] * 8)
 
 
 def test_parts_of_a_lost_host_move_to_a_spare_host_at_once() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from engine.spec.fit.backends import backend_lines, sent_bytes
+from engine.spec.fit.backends import backend_lines, between_hosts_bytes, host_lines, sent_bytes, sum_lines
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.spec.fit.need import GB
 from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.trainer import trainer_need
 from tests.engine.spec.fit.shapes_of_models import job
@@ -24,6 +25,41 @@ def test_where_there_is_none_nothing_is_told() -> None:
     assert backend_lines(job(resources=EIGHT), MIXTURE) == []
     shared = job(resources=EIGHT, trainer={"sequence_parallel": 2})
     assert backend_lines(shared, LARGE) == [], "DeepSpeed shares no sequences"
+
+
+def test_copies_on_hosts_are_weighed_where_there_are_several() -> None:
+    assert host_lines(job(resources=EIGHT), LARGE) == []
+    head, *lines = host_lines(job(resources={"trainer_devices": 16}), LARGE)
+    assert "trainer.shard_within, at 8 devices a host" in head
+    assert [line.split(":")[0].strip() for line in lines] == ["all", "node"]
+    few = host_lines(job(resources=EIGHT), LARGE, devices_per_host=2)
+    assert "at 2 devices a host" in few[0]
+    assert host_lines(job(resources=EIGHT, trainer={"backend": "deepspeed"}), LARGE, devices_per_host=2) == []
+
+
+def test_one_sum_an_update_is_chosen_where_it_fits() -> None:
+    def lines(device_gb: int, devices: int = 8) -> list[str]:
+        recomputed = {"activations": "recomputed"}
+        spec = job(resources={"trainer_devices": devices}, trainer=recomputed)
+        return sum_lines(spec, LARGE, TrainerPlan.of_spec(spec, LARGE), device_gb * GB)
+
+    small, large = lines(40), lines(80)
+    assert "gradient_sums micro_batch." in small[0] and "gradient_sums update." in large[0]
+    assert small[1:] == large[1:] and len(small) == 3
+    assert lines(80, devices=1) == []
+
+
+def test_copies_send_less_between_hosts_from_two_passes_on() -> None:
+    """In bfloat16 a sum of float32 gradients for all is as much as two gathers and a sum for their rows."""
+
+    def sent(within: str, num_passes: int, **trainer: object) -> int:
+        asked = {"shard_within": within, "compute_dtype": "bfloat16", **trainer}
+        spec = job(resources={"trainer_devices": 16}, trainer=asked)
+        plan = TrainerPlan.of_spec(spec, LARGE)
+        return between_hosts_bytes(LARGE, plan, num_passes=num_passes, devices_per_host=8)
+
+    assert sent("node", 1) == sent("node", 8) == sent("all", 1) == sent("all", 8) // 8
+    assert sent("node", 1, lora_rank=16) < sent("all", 1, lora_rank=16) / 50
 
 
 def test_fsdp_in_bfloat16_sends_less_than_zero_stage_3() -> None:

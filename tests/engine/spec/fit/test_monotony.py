@@ -41,7 +41,10 @@ def shapes(draw: st.DrawFn) -> ModelShape:
 def plans(draw: st.DrawFn) -> TrainerPlan:
     division: Division = draw(st.sampled_from(["whole", "fsdp", "zero1", "zero2", "zero3"]))
     ranks = 2 ** draw(st.integers(0, 3)) if division == "fsdp" else 1
+    per_host = draw(st.none() | st.integers(1, 8)) if division == "fsdp" else None
     return TrainerPlan(
+        devices_per_host=per_host,
+        sums_once=division == "fsdp" and draw(st.booleans()),
         pass_tokens=draw(st.integers(512, 200_000)),
         chunk_tokens=draw(st.integers(1, 4_096)),
         num_devices=1 if division == "whole" else ranks * draw(st.integers(1, 64)),

@@ -31,6 +31,25 @@ def test_what_fits_is_not_spoken_of() -> None:
     assert will_not_fit(job(), known_shape("Qwen3-0.6B"), 141 * GB) is None
 
 
+def test_copies_on_hosts_take_what_a_host_alone_would() -> None:
+    def need(devices: int, within: str) -> int:
+        spec = job(trainer={"shard_within": within}, resources={"trainer_devices": devices})
+        return trainer_need(LARGE, TrainerPlan.of_spec(spec, LARGE)).certain
+
+    assert need(64, "node") == need(8, "node") == need(8, "all") > need(64, "all")
+    assert need(12, "node") == need(6, "all"), "two hosts of six"
+
+
+def test_one_copy_is_advised_where_a_host_is_too_small() -> None:
+    spec = job(
+        trainer={"shard_within": "node", "activations": "recomputed", "compute_dtype": "bfloat16"},
+        resources={"trainer_devices": 64},
+    )
+    misfit = trainer_misfit(spec, known_shape("Qwen3-32B"), 80 * GB, devices_per_host=4)
+    assert misfit is not None and misfit.changes is not None
+    assert [dict(change.settings) for change in misfit.changes] == [{"trainer.shard_within": "all"}]
+
+
 def test_an_evaluation_needs_no_trainer() -> None:
     spec = job(training={"steps": 0})
     assert trainer_misfit(spec, LARGE, GB) is None

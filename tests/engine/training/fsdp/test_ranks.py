@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.models.families.trained_model import read_model_config
 from engine.models.loading import load_decoder, weight_files
 from engine.training.checkpoint.stored_state import StoredState
+from engine.training.fsdp.copies import Copies
 from engine.training.fsdp.sharding import Sharding
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.parts.layout import decoder_places, own_part
@@ -64,7 +65,7 @@ def bytes_for_backward(whole_pass: Callable[[MicroBatch], Any], *, model: nn.Mod
 def divided(folder: Path, world: World) -> dict[str, int]:
     """The bytes of a rank's share of the weights, and those that its forward pass saves."""
     world.enter("cpu")
-    sharding = Sharding(world, torch.device("cpu"), torch.float32)
+    sharding = Sharding(world, torch.device("cpu"), torch.float32, Copies.within("all", world))
     model = sharding.empty_model(read_model_config(folder))
     places = decoder_places(model.config, dict(model.named_parameters()))
     whole_pass = PolicyPass(model, settings_for("whole"))

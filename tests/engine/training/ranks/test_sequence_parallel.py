@@ -32,14 +32,17 @@ SHARED_BY: Final = {4: (2, 4)}
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def settings_for(kind: str, sharers: int = 1) -> TrainerSettings:
+def settings_for(kind: str, sharers: int = 1, **ranks: Any) -> TrainerSettings:
     """Settings with micro-batches of several sequences, some with a shared prompt."""
     algorithm, trainer = KINDS[kind]
     return settings(
         algorithm=algorithm,
         optimizer=OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1, eps=SMOOTH_EPS),
-        trainer=TrainerSpec(micro_batch_tokens=90, sequence_parallel=sharers, **trainer),
+        trainer=TrainerSpec(micro_batch_tokens=90, sequence_parallel=sharers, **trainer, **ranks),
     )
+
+
+ON_HOSTS: Final = "two hosts"
 
 
 def train(trainer: Trainer, folder: Path, results: Path) -> list[dict[str, float]]:
@@ -61,6 +64,19 @@ def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
                 metrics = train(trainer, folder, mine / "trained")
                 (mine / f"rank-{world.index}.json").write_text(json.dumps(metrics))
                 trainer.close()
+            if num_ranks == 4:
+                mine = results / layout / kind / ON_HOSTS
+                mine.mkdir(exist_ok=True)
+                train_on_hosts(world, folder, kind, mine)
+
+
+def train_on_hosts(world: World, folder: Path, kind: str, results: Path) -> None:
+    """Two hosts of two ranks, each with a copy of the weights; the ranks of a host share sequences."""
+    world.host = f"host-{world.index // 2}"
+    on_hosts = settings_for(kind, 2, shard_within="node", gradient_sums="update")
+    trainer = FsdpTrainer(folder, on_hosts, device="cpu", world=world)
+    (results / f"rank-{world.index}.json").write_text(json.dumps(train(trainer, folder, results / "trained")))
+    trainer.close()
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +111,17 @@ VARIANTS: Final = [
 def test_ranks_sharing_sequences_make_the_steps_of_one_process(
     results: Path, layout: str, kind: str, num_ranks: int, sharers: int
 ) -> None:
-    alone, shared = (results / layout / kind / name for name in ("alone", f"{num_ranks}-ranks-{sharers}-share"))
+    assert_steps_of_one_process(results / layout / kind, f"{num_ranks}-ranks-{sharers}-share", num_ranks)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("layout", "kind"), [(layout, kind) for layout, kinds in LAYOUTS.items() for kind in kinds])
+def test_sharers_on_hosts_with_copies_make_the_same_steps(results: Path, layout: str, kind: str) -> None:
+    assert_steps_of_one_process(results / layout / kind, ON_HOSTS, 4)
+
+
+def assert_steps_of_one_process(results: Path, how: str, num_ranks: int) -> None:
+    alone, shared = results / "alone", results / how
     metrics = [json.loads((shared / f"rank-{rank}.json").read_text()) for rank in range(num_ranks)]
     assert all(each == metrics[0] for each in metrics)
     assert_same_steps(

@@ -5,10 +5,12 @@ fixtures `two_ranks`, the folder of their results, and `variant`, the subfolder 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 
@@ -115,9 +117,17 @@ BeARank = Callable[[World, Path, Path], None]
 """(world, the model's folder, the folder for results)"""
 
 
-def two_processes(be_a_rank: BeARank, folder: Path, results: Path, *, are_fresh: bool = False) -> Path:
-    """Runs two ranks, and before them the torch trainer on the same batches. Returns `results`, which they fill."""
-    for kind in KINDS:
+def two_processes(
+    be_a_rank: BeARank,
+    folder: Path,
+    results: Path,
+    *,
+    are_fresh: bool = False,
+    num_ranks: int = 2,
+    kinds: Iterable[str] = KINDS,
+) -> Path:
+    """Runs the ranks, and before them the torch trainer on the same batches. Returns `results`, which they fill."""
+    for kind in kinds:
         torch_trainer = TorchTrainer(folder, settings_for(kind), device="cpu")
         (results / kind).mkdir()
         (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
@@ -126,7 +136,7 @@ def two_processes(be_a_rank: BeARank, folder: Path, results: Path, *, are_fresh:
         version = torch_trainer.snapshot(WeightsId(0, 0))
         (results / kind / "version").write_bytes(version.buffer)
         (results / kind / "sums.json").write_text(json.dumps(version.manifest.sums))
-    assert run_ranks(2, be_a_rank, folder, results, are_fresh=are_fresh) == [0, 0]
+    assert run_ranks(num_ranks, be_a_rank, folder, results, are_fresh=are_fresh) == [0] * num_ranks
     return results
 
 
@@ -142,10 +152,12 @@ def version_of(trainer: Trainer) -> str:
 
 def together(*versions: str) -> bytes:
     """The ranks' versions merged into one."""
-    return bytes(one | other for one, other in zip(*map(bytes.fromhex, versions), strict=True))
+    return bytes(reduce(or_, values) for values in zip(*map(bytes.fromhex, versions), strict=True))
 
 
 class TwoRanksConformance:
+    NUM_RANKS: ClassVar = 2
+
     def test_two_ranks_make_the_steps_of_the_torch_trainer(self, two_ranks: Path, variant: str) -> None:
         of_torch = two_ranks / variant.partition("/")[0]
         assert_same_steps(
@@ -156,10 +168,10 @@ class TwoRanksConformance:
         )
 
     def test_ranks_report_equal_metrics_and_skip_together(self, two_ranks: Path, variant: str) -> None:
-        first, second = facts_of(two_ranks, variant, 0), facts_of(two_ranks, variant, 1)
-        assert first["steps"] == second["steps"]
+        first, *others = (facts_of(two_ranks, variant, rank) for rank in range(self.NUM_RANKS))
+        assert all(first["steps"] == other["steps"] for other in others)
         assert [metrics["train/skipped"] for metrics in first["steps"]] == [0.0, 0.0, 0.0]
-        assert first["skipped"] == second["skipped"]
+        assert all(first["skipped"] == other["skipped"] for other in others)
         if variant.startswith("updates/"):  # the NaN's mini-batch is skipped in both passes, the other one is not
             assert (first["skipped"]["train/skipped"], first["skipped"]["train/updates"]) == (2.0, 2.0)
             assert [metrics["train/updates"] for metrics in first["steps"]] == [4.0, 2.0, 4.0]
@@ -179,7 +191,7 @@ class TwoRanksConformance:
         assert_same_content(taken, of_torch)
 
     def test_shares_of_the_ranks_form_the_torch_trainers_version(self, two_ranks: Path, variant: str) -> None:
-        ranks = [facts_of(two_ranks, variant, rank) for rank in (0, 1)]
+        ranks = [facts_of(two_ranks, variant, rank) for rank in range(self.NUM_RANKS)]
         expected = (two_ranks / variant.partition("/")[0] / "version").read_bytes()
         every = Spans.joined((start, end) for rank in ranks for start, end in rank["share"])  # refuses overlaps
         assert every.is_all_of(len(expected))
@@ -188,9 +200,9 @@ class TwoRanksConformance:
         assert any(sums) and list(added(rank["sums"] for rank in ranks)) == sums
 
     def test_every_rank_has_the_probe_of_the_torch_trainer(self, two_ranks: Path, variant: str) -> None:
-        first, second = (facts_of(two_ranks, variant, rank)["probe"] for rank in (0, 1))
+        first, *others = (facts_of(two_ranks, variant, rank)["probe"] for rank in range(self.NUM_RANKS))
         expected = json.loads((two_ranks / variant.partition("/")[0] / "probe.json").read_text())
-        assert first == second and first["token_ids"] == expected["token_ids"]
+        assert all(first == other for other in others) and first["token_ids"] == expected["token_ids"]
         assert first["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-4)
 
     def test_checkpoint_of_two_ranks_resumes_in_one_process(

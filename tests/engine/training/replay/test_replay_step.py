@@ -138,9 +138,11 @@ def test_first_difference_is_named_with_its_size(
     assert f"diverges first in {named}:" in output and "the largest difference is" in output
 
 
-def recorded_by(world: World, folder: Path, results: Path) -> None:
-    """Rank 0 writes the recording; the other rank makes the same calls."""
-    spec = spec_of(folder, resources={"trainer_devices": 2})
+def recorded_by(world: World, folder: Path, results: Path, shard_within: str) -> None:
+    """Rank 0 writes the recording; the other ranks make the same calls. Two ranks are a host."""
+    spec = spec_of(folder, resources={"trainer_devices": world.count}, trainer={"shard_within": shard_within})
+    world.host = f"host-{world.index // 2}"
+    ranks_per_host = 2 if shard_within == "node" else None
     settings = TrainerSettings.of(JobSpec.model_validate(spec))
     trainer = FsdpTrainer(folder, settings, device="cpu", world=world)
     recording = results / "recording"
@@ -148,16 +150,24 @@ def recorded_by(world: World, folder: Path, results: Path) -> None:
         trainer.prepare_save(recording / BEGIN)()
         train_witnessed(trainer, trajectories_of(0), recording, computed=results)
     else:
-        asked = AskedStep(step=1, folder=recording, spec=spec, model=folder, num_ranks=2)
+        asked = AskedStep(
+            step=1, folder=recording, spec=spec, model=folder, num_ranks=world.count, ranks_per_host=ranks_per_host
+        )
         RecordedTrainer(trainer, asked, steps_before=0).train_step(trajectories_of(0))
     trainer.close()
 
 
 @pytest.mark.long
-def test_step_of_two_ranks_is_replayed_by_two(
-    make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("num_ranks", "shard_within"), [(2, "all"), (4, "node")])
+def test_step_of_ranks_is_replayed_by_as_many(
+    make_llama: MakeLlama,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    num_ranks: int,
+    shard_within: str,
 ) -> None:
-    assert run_ranks(2, recorded_by, make_llama(dtype="bfloat16"), tmp_path) == [0, 0]
+    assert run_ranks(num_ranks, recorded_by, make_llama(dtype="bfloat16"), tmp_path, shard_within) == [0] * num_ranks
     assert replay(monkeypatch, tmp_path / "recording") == 0
     assert "step 1: bit for bit the same" in capsys.readouterr().out
 

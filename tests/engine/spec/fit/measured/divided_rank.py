@@ -10,7 +10,7 @@ import torch
 import torch.distributed as torch_distributed
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, ProcessGroup  # type: ignore[attr-defined]
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,6 +18,7 @@ from engine.models.families.trained_model import TrainedModel
 from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
+from engine.training.fsdp.copies import Copies
 from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.parts.layout import own_part
 from engine.training.parts.lora import Adapter
@@ -40,7 +41,7 @@ def peak_of_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
     update, and the update."""
     assert plan.division == "fsdp"
     with one_of(plan.num_devices) as world:
-        sharding = Sharding(world, CPU, torch.bfloat16 if plan.products == "bfloat16" else torch.float32)
+        sharding = _sharding(plan, world)
         batch = _part_of_one_answer(plan, world)
         with FakeTensorMode(allow_non_fake_inputs=True), LiveBytes() as live:
             _Rank(shape, plan, sharding).make_a_step(batch)
@@ -51,25 +52,40 @@ def peak_of_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
 def sent_by_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
     """For one micro-batch."""
     with one_of(plan.num_devices) as world:
-        sharding = Sharding(world, CPU, torch.bfloat16 if plan.products == "bfloat16" else torch.float32)
+        sharding = _sharding(plan, world)
         batch = _part_of_one_answer(plan, world)
         with FakeTensorMode(allow_non_fake_inputs=True):
             rank = _Rank(shape, plan, sharding)
             with _Sent() as sent:
                 rank.make_a_pass(batch)
-        return int(sent.num_bytes * (plan.num_devices - 1) // plan.num_devices)
+        return int(sent.num_bytes)
+
+
+def _sharding(plan: TrainerPlan, world: World) -> Sharding:
+    gathered_in = torch.bfloat16 if plan.products == "bfloat16" else torch.float32
+    each, ranks = plan.num_shards, list(range(plan.num_devices))
+    hosts = [ranks[first : first + each] for first in range(0, plan.num_devices, each)]
+    return Sharding(world, CPU, gathered_in, Copies.of(hosts, own_rank=0), sums_once=plan.sums_once)
 
 
 class _Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What is whole before or after a collective: of it, a rank sends all but its own part."""
+    """Of what is whole before or after a collective, a rank sends all but its own part; of a sum that all ranks get, a
+    part to each, and its own part of the sum back."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.num_bytes = 0
+        self.num_bytes = 0.0
 
     def __torch_dispatch__(self, call: Any, types: Any, given: Any = (), named: Any = None) -> Any:
-        if call.namespace == "c10d" and call.overloadpacket.__name__ in ("_allgather_base_", "_reduce_scatter_base_"):
-            self.num_bytes += max(tensor.nbytes for tensor in given[:2])
+        name = call.overloadpacket.__name__
+        if call.namespace == "c10d" and name in ("_allgather_base_", "_reduce_scatter_base_", "allreduce_"):
+            group = next(ProcessGroup.unbox(each) for each in given if isinstance(each, torch.ScriptObject))
+            whole = (
+                sum(each.nbytes for each in given[0])
+                if name == "allreduce_"
+                else max(each.nbytes for each in given[:2])
+            )
+            self.num_bytes += (1 + (name == "allreduce_")) * whole * (group.size() - 1) / group.size()
         return call(*given, **(named or {}))
 
 
@@ -122,7 +138,8 @@ class _Rank:
         with torch.no_grad():
             for ask in self._asked:
                 ask(batch)
-        for _ in range(2):
+        for is_last in (False, False, True) if self._plan.sums_once else (True, True):
+            self._sharding.begin_backward(is_last=is_last)
             self.make_a_pass(batch)
         if self._plan.moments == "float32":  # of others it takes pieces, by numbers that are not here
             for part in self._parts:

@@ -62,6 +62,30 @@ def test_one_of_few_or_many_ranks_does(num_devices: int, activations: str, produ
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("activations", "products"), [("kept", "float32"), ("recomputed", "bfloat16")])
+def test_one_of_the_ranks_with_a_copy_on_each_host_does(activations: str, products: str) -> None:
+    copies = {"num_devices": 32, "devices_per_host": 4}
+    assert_counted(few_layers("Qwen3-8B"), activations=activations, products=products, has_reference=True, **copies)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "activations", "products", "beside"),
+    [
+        ("Qwen3-0.6B", "kept", "float32", {}),
+        ("Qwen3-8B", "recomputed", "bfloat16", {}),
+        ("Qwen3-8B", "recomputed", "float32", {"num_devices": 64, "has_critic": True}),
+        ("Qwen3-0.6B", "recomputed", "bfloat16", {"lora_rank": 16}),
+        ("Qwen3-30B-A3B", "recomputed", "bfloat16", {"devices_per_host": 4}),
+    ],
+)
+def test_a_rank_that_sums_once_an_update_does(
+    name: str, activations: str, products: str, beside: dict[str, Any]
+) -> None:
+    assert_counted(few_layers(name), activations=activations, products=products, sums_once=True, **beside)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("activations", ["kept", "recomputed"])
 def test_a_rank_of_a_mixture_does(activations: str) -> None:
     assert_counted(few_layers("Qwen3-30B-A3B"), activations=activations)
@@ -123,7 +147,14 @@ def test_a_rank_whose_moments_are_small_does(moments: str) -> None:
 
 @pytest.mark.long_except("fields2")
 @pytest.mark.parametrize(
-    "fields", [{}, {"products": "float32", "num_devices": 64}, {"activations": "kept"}, {"lora_rank": 16}]
+    "fields",
+    [
+        {},
+        {"products": "float32", "num_devices": 64},
+        {"activations": "kept"},
+        {"lora_rank": 16},
+        {"num_devices": 16, "devices_per_host": 4},
+    ],
 )
 def test_a_rank_sends_what_is_told(fields: dict[str, Any]) -> None:
     shape = few_layers("Qwen3-0.6B")
