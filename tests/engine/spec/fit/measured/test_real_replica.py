@@ -62,7 +62,7 @@ def taken_by_steps(folder: Path, *, rows: int, prompt_tokens: int, cuts: bool, b
             for row in range(rows)
         ]
         engine.submit(requests)
-        with torch.backends.mkldnn.flags(enabled=by_onednn), record_function("steps"):  # type: ignore[no-untyped-call]
+        with torch.backends.mkldnn.flags(enabled=by_onednn), record_function("steps"):
             while engine.view().num_running or engine.view().num_waiting:
                 engine.step()
     return allocated.growth_in("steps")
