@@ -18,6 +18,7 @@ from engine.live.body.replaying import replay
 from engine.live.process.interruptions import obey_signals
 from engine.live.process.ray_session import disconnect, start_own
 from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.presets.by_model import apply_presets
 from engine.sinks.jsonl import JsonlSink
 from engine.spec.facts import (
     CheckpointSaved,
@@ -32,7 +33,6 @@ from engine.spec.facts import (
 )
 from engine.spec.job import JobSpec
 from engine.spec.logs.log_text import log_to
-from engine.spec.presets.by_model import apply_presets
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.fitting import shapes_of
-from engine.spec.fit.durations.limits import longest_pause_s, longest_start_s
+from engine.fit.durations.limits import longest_pause_s, longest_start_s
 from engine.spec.job import JobSpec
 
 

@@ -18,6 +18,7 @@ import torch
 
 from engine.bench.report import Report, Row, Spread, rounded
 from engine.bench.runs import own_ray
+from engine.fit.known_models import known_shape
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.packed import Floats, Ints
 from engine.pipeline.records import (
@@ -30,7 +31,6 @@ from engine.pipeline.records import (
     TrajectoryContent,
 )
 from engine.policy.lineage import WeightsId
-from engine.spec.fit.known_models import known_shape
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.training.batch import TrainingBatch
 from engine.training.settings import TrainerSettings

@@ -21,7 +21,7 @@ from engine.bench.rollouts.on_device import OF_A_CPU as ROLLOUTS_ON_A_CPU
 from engine.bench.rollouts.on_device import OF_A_GPU as ROLLOUTS_ON_A_GPU
 from engine.bench.rollouts.on_device import Bench, vllm_rows
 from engine.bench.rollouts.torch_on_device import torch_rows
-from engine.spec.fit.durations.step import DEVICES, Device
+from engine.fit.durations.step import DEVICES, Device
 
 UNITS: Final = {"flop": ("Tflop/s", 1e12), "byte": ("GB/s", 1e9)}
 PARTS: Final = ("trainer", "torch", "vllm")

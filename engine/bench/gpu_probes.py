@@ -17,13 +17,13 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor, nn
 
+from engine.fit.known_models import known_shape
+from engine.fit.plan import CHUNK_TOKENS, TrainerPlan
+from engine.fit.shape import ModelShape
+from engine.fit.trainer import HANDED_OVER, trainer_need
 from engine.models.attention import PackedAttention
 from engine.models.decoder import Activations, Decoder, DecoderConfig
 from engine.policy.lineage import WeightsId
-from engine.spec.fit.known_models import known_shape
-from engine.spec.fit.plan import CHUNK_TOKENS, TrainerPlan
-from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.trainer import HANDED_OVER, trainer_need
 from engine.spec.optimizer import OptimizerSpec
 from engine.training.optimizer.fused_adamw import FusedAdamW
 from engine.training.parts.published import Published
@@ -90,7 +90,7 @@ class Work:
     unit: Literal["flop", "byte"]
     bound: Bound
     counted_bytes: int = 0
-    """The memory that it needs by the arithmetic of engine/spec/fit; 0: not counted there."""
+    """The memory that it needs by the arithmetic of engine/fit; 0: not counted there."""
 
 
 Probe = Callable[[Scale, torch.device], Work]

@@ -12,23 +12,23 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from engine.fit.backends import backend_lines, host_lines, sum_lines
+from engine.fit.durations.limits import longest_step_s
+from engine.fit.durations.step import DEVICES, Device, StepWork, least_generation_s, least_training_s, step_work
+from engine.fit.hosts import keeps_deltas, relay_host_need, trainer_host_need, version_bytes
+from engine.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.fit.need import GB, Need
+from engine.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, TrainerPlan, longest_tokens
+from engine.fit.replica import ReplicaPlan, replica_need
+from engine.fit.shape import ModelShape
+from engine.fit.shared_memory import OBJECT_STORE_BYTES, shared_memory_need, size_setting
+from engine.fit.table import table_lines
+from engine.fit.trainer import trainer_need
+from engine.fit.verdict import replica_misfit, trainer_misfit
+from engine.presets.by_model import apply_presets
+from engine.presets.table import preset_table_lines
 from engine.spec.environment_workers import line_on_workers
-from engine.spec.fit.backends import backend_lines, host_lines, sum_lines
-from engine.spec.fit.durations.limits import longest_step_s
-from engine.spec.fit.durations.step import DEVICES, Device, StepWork, least_generation_s, least_training_s, step_work
-from engine.spec.fit.hosts import keeps_deltas, relay_host_need, trainer_host_need, version_bytes
-from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
-from engine.spec.fit.need import GB, Need
-from engine.spec.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, TrainerPlan, longest_tokens
-from engine.spec.fit.replica import ReplicaPlan, replica_need
-from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.shared_memory import OBJECT_STORE_BYTES, shared_memory_need, size_setting
-from engine.spec.fit.table import table_lines
-from engine.spec.fit.trainer import trainer_need
-from engine.spec.fit.verdict import replica_misfit, trainer_misfit
 from engine.spec.job import JobSpec
-from engine.spec.presets.by_model import apply_presets
-from engine.spec.presets.table import preset_table_lines
 
 DEMO_FOLDER: Final = Path(__file__).parents[1] / "models" / "demo"
 

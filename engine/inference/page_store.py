@@ -24,7 +24,7 @@ from engine.inference.memory import untouched_zeros
 from engine.inference.port import KvPages, KvRoom
 from engine.inference.scheduler import Copied
 from engine.models.decoder import DecoderConfig
-from engine.progress import working
+from engine.process.progress import working
 
 
 class PageStore:

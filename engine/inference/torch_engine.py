@@ -43,7 +43,7 @@ from engine.inference.scheduler import ComputedBlocks, LiveSequence, Plan, RowMo
 from engine.inference.stop import StopWatcher
 from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.models.tokenizer import Tokenizer, read_eos_ids
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.installing import Installer
 from engine.weights.port import WeightVersion
 
@@ -230,7 +230,7 @@ class TorchRolloutEngine:
         self._rows.close(moves, len(self._scheduler.rows) - num_joining)
 
     def _at_forward(self, what: str, num_tokens: int) -> AbstractContextManager[None]:
-        """`num_tokens`: for a benchmark that counts them. Each layer counts as progress (engine/progress.py)."""
+        """`num_tokens`: for a benchmark that counts them. Each layer counts as progress."""
         return working(what)
 
     # Collect -----------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from engine.models.mixture import Choose, Mixture, MixtureShape, freely
 from engine.models.operations import add_linear, empty_parameter, gated, rms_norm
 from engine.models.rotary import RopeStretch, rotary_tables, rotate
-from engine.progress import report_layer_progress
+from engine.process.progress import report_layer_progress
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q_THE, k_TKE, v_TKE) → mixed_TA"""

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.models.loading import DEMO_FOLDER, DTYPES, INDEX_FILE, read_config
-from engine.spec.fit.known_models import KNOWN_CONFIGS
 
 STD: Final = 0.02
 SEED: Final = 0

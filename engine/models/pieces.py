@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from engine.progress import working
+from engine.process.progress import working
 
 # Takes seconds on the slowest usable disk, and is large against the overhead per piece.
 PIECE_BYTES: Final = 64 * 2**20

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.environments.port import Blame, FailureKind, Split
-from engine.pickling import pickled_by_values
 from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.process.pickling import pickled_by_values
 
 ALL_WRITTEN: Final = Marks()
 NO_ROUTES: Final = Bytes()

@@ -61,8 +61,8 @@ class Pulse:
 
     @property
     def is_opaque(self) -> bool:
-        """The current piece gives no signs of life itself: `engine/opaque_work.py` detects progress from outside, and
-        the limit is `SLOWEST_OPAQUE_S` longer."""
+        """The current piece gives no signs of life itself: `engine/process/opaque_work.py` detects progress from
+        outside, and the limit is `SLOWEST_OPAQUE_S` longer."""
         return self._begun[-1].is_opaque
 
     @property

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from engine.progress import report_progress
+from engine.process.progress import report_progress
 from engine.sinks.control_plane import ControlPlane, Gap, Refused, StaleFence, Unreachable
 from engine.sinks.spool import NotInSpool, Spool
 from engine.spec.control import MAX_FACTS_PER_BATCH, ControlRequest, Heartbeat

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from engine.full_disk import append_through
+from engine.process.full_disk import append_through
 from engine.spec.facts import Fact, FactBody
 
 

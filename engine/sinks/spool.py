@@ -22,7 +22,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from engine.full_disk import NO_ROOM
+from engine.process.full_disk import NO_ROOM
 from engine.sinks.segments import SegmentWriter, sync_folder, utc_now
 from engine.spec.fact_segments import first_seqs, segment_name
 from engine.spec.facts import Fact, FactBody

@@ -77,7 +77,7 @@ class NodeReports(Strict):
 
 @cache
 def spec_version() -> str:
-    """A hash over this folder's sources: equal on both sides of the border if they are of one release."""
+    """A hash over the sources of `engine/spec`: equal on both sides of the border if they are of one release."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -5,14 +5,14 @@ Invariant: a buffer matches its manifest exactly, or `TornWeights` is raised.
 
 from collections.abc import Iterator
 
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.open_file import OpenFile, map_path
 
 Buffer = bytes | bytearray | memoryview
 
 # Chain broadcast is near its optimum from 1 to 16 MB a chunk over a wide range of links; small models are one chunk.
 CHUNK_BYTES = 4 * 2**20
-# Work between two reports of progress (engine/progress.py).
+# Work between two reports of progress (engine/process/progress.py).
 PIECE_BYTES = 64 * 2**20
 
 

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.chunks import TornWeights
 from engine.weights.hashes import hash_chunks
 from engine.weights.port import DeltaManifest, TensorEntry, WeightDelta, WeightManifest, WeightVersion

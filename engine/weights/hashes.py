@@ -14,7 +14,7 @@ from threading import Lock
 
 from xxhash import xxh3_128_hexdigest
 
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.chunks import Buffer, TornWeights, chunk_spans
 from engine.weights.port import WeightManifest, WeightVersion
 

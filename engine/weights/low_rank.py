@@ -24,7 +24,7 @@ from torch import Tensor
 
 from engine.models.loading import read_config, weight_files
 from engine.models.pieces import read_tensor
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 

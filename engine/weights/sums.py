@@ -20,7 +20,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.port import WeightManifest
 from engine.weights.probe import OtherWeights
 

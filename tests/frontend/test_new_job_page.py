@@ -20,7 +20,7 @@ from backend.jobs.models import Job
 from backend.pages.new_job.as_code import calls
 from backend.pages.new_job.forms import JobForm
 from backend.pages.new_job.spec_fields import spec_fields
-from engine.spec.fit.known_models import KNOWN_CONFIGS
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
 from engine.spec.knob_effects import KNOB_EFFECTS, without_effect
 from tests.backend.conftest import given_asset

@@ -17,14 +17,8 @@ from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
 from vllm.model_executor.model_loader import base_loader
 
-from engine.inference.port import SamplingParams, SequenceRequest
-from engine.inference.vllm.engine import VllmRolloutEngine
-from engine.inference.vllm.start import NO_ADAPTERS, AdapterRoom
-from engine.models.loading import load_decoder, model_tensors
-from engine.models.make_random import make_random
-from engine.policy.lineage import WeightsId
-from engine.spec.fit.known_models import KNOWN_CONFIGS
-from engine.spec.fit.replica import (
+from engine.fit.known_models import KNOWN_CONFIGS
+from engine.fit.replica import (
     DRAWN,
     INSTALLED,
     READ_IN,
@@ -34,13 +28,19 @@ from engine.spec.fit.replica import (
     installed_bytes,
     replica_need,
 )
-from engine.spec.fit.shape import ModelShape
+from engine.fit.shape import ModelShape
+from engine.inference.port import SamplingParams, SequenceRequest
+from engine.inference.vllm.engine import VllmRolloutEngine
+from engine.inference.vllm.start import NO_ADAPTERS, AdapterRoom
+from engine.models.loading import load_decoder, model_tensors
+from engine.models.make_random import make_random
+from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 from engine.weights.snapshot import pack_weights
-from tests.engine.spec.fit.measured.adapters import RANK, random_adapter
-from tests.engine.spec.fit.measured.allocated import Allocated, record_function
-from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
-from tests.engine.spec.fit.shapes_of_models import job
+from tests.engine.fit.measured.adapters import RANK, random_adapter
+from tests.engine.fit.measured.allocated import Allocated, record_function
+from tests.engine.fit.measured.memory_of_a_pass import LiveBytes
+from tests.engine.fit.shapes_of_models import job
 
 FEW_WORDS = {"vocab_size": 1_024}
 ROWS, POSITIONS, NEW_TOKENS = 8, 1_024, 4

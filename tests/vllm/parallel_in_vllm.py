@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.inference.vllm import kv as vllm_kv
 from engine.inference.vllm import weights as vllm_weights
 from engine.inference.vllm.adapters import AdapterEngines
@@ -23,8 +24,7 @@ from engine.inference.vllm.start import NO_ADAPTERS, AdapterRoom
 from engine.models.loading import load_decoder, model_tensors
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
-from engine.progress import LoopProgress
-from engine.spec.fit.known_models import KNOWN_CONFIGS
+from engine.process.progress import LoopProgress
 from engine.weights.open_file import OpenFile
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights, pack_weights

@@ -12,8 +12,8 @@ from backend.borders.types import PathId
 from backend.errors import NotFound
 from backend.jobs.rest.representations import TemplateOut
 from backend.jobs.submitting.templates import Template, gallery
+from engine.presets.by_model import without_presets
 from engine.spec.job import JobSpec
-from engine.spec.presets.by_model import without_presets
 
 router = Router(tags=["Catalogue"])
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from backend.accounts.models import Team
 from backend.jobs.attempts.asset_catalog import asset_catalog
 from backend.pools.models import ResourcePool
+from engine.fit.backends import backend_lines
+from engine.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.fit.need import GB, Need, gigabytes
+from engine.fit.plan import TrainerPlan
+from engine.fit.replica import ReplicaPlan, replica_need
+from engine.fit.shape import ModelShape
+from engine.fit.trainer import trainer_need
+from engine.fit.verdict import Misfit, will_not_fit
 from engine.spec.assets.named_assets import BUILT_IN_MODELS
-from engine.spec.fit.backends import backend_lines
-from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
-from engine.spec.fit.need import GB, Need, gigabytes
-from engine.spec.fit.plan import TrainerPlan
-from engine.spec.fit.replica import ReplicaPlan, replica_need
-from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.trainer import trainer_need
-from engine.spec.fit.verdict import Misfit, will_not_fit
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)

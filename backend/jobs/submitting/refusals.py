@@ -3,7 +3,7 @@
 from backend.errors import FieldError, Invalid
 from backend.jobs.attempts.resume_points import ResumePoint
 from backend.jobs.submitting.resolving import ResolvedSpec
-from engine.spec.fit.shards import why_not_shardable
+from engine.fit.shards import why_not_shardable
 from engine.spec.job import JobSpec
 
 

@@ -19,11 +19,11 @@ from backend.jobs.submitting.asset_names import resolve_assets
 from backend.jobs.submitting.fitting import Fit, Shapes, fit_of, shapes_of
 from backend.pools.models import Device, RayLook, ResourcePool, TeamQuota
 from backend.pools.selectors import most_of, most_within
-from engine.spec.fit.need import GB
+from engine.fit.need import GB
+from engine.presets.by_model import active_presets, apply_presets
+from engine.presets.by_pool import PoolSize
+from engine.presets.preset import Preset
 from engine.spec.job import JobSpec
-from engine.spec.presets.by_model import active_presets, apply_presets
-from engine.spec.presets.by_pool import PoolSize
-from engine.spec.presets.preset import Preset
 from engine.spec.vllm_label import has_vllm
 
 

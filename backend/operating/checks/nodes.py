@@ -26,8 +26,8 @@ from backend.operating.ray_cluster import dashboard_of, rays_of, run_on_head
 from backend.pools.clusters.addresses import RayAddress
 from backend.pools.clusters.dashboard import LauncherError
 from backend.site_notices import LEAST_FREE_BYTES
-from engine.spec.fit.need import gigabytes
-from engine.spec.fit.shared_memory import SETTINGS, shared_memory_need, size_setting
+from engine.fit.need import gigabytes
+from engine.fit.shared_memory import SETTINGS, shared_memory_need, size_setting
 from engine.spec.node_report import COMMAND, NodeAsset, NodeReport, NodeReports, spec_version
 
 WITHIN_S: Final = 120.0

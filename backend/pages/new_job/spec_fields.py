@@ -17,9 +17,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from backend.pages.typed_numbers import plain_number
+from engine.presets.by_model import PRESET_NUMBERS
 from engine.spec.job import JobSpec
 from engine.spec.knob_effects import KNOB_EFFECTS
-from engine.spec.presets.by_model import PRESET_NUMBERS
 
 Kind = Literal["text", "whole", "number", "choice", "flag", "words", "settings", "code"]
 

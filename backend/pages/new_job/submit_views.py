@@ -46,10 +46,11 @@ from backend.pages.new_job.starting_specs import (
 from backend.pages.new_job.submit_targets import SubmitTarget, names_to_choose, submit_targets_of
 from backend.pages.views import user_of
 from backend.usage.pricing.money import shown
+from engine.presets.by_model import PRESET_NUMBERS
+from engine.presets.preset import Preset
 from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec
-from engine.spec.presets.by_model import PRESET_NUMBERS
-from engine.spec.presets.preset import Preset, says
+from engine.spec.setting_paths import is_set
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,60}")
 NO_CHECKPOINT = (
@@ -202,7 +203,7 @@ def _body(spec: JobSpec, target: SubmitTarget, starting_point: StartingPoint) ->
     """The body for the API, without settings at their default, which the API fills in."""
     slim = {"name": spec.name} | spec.model_dump(mode="json", exclude_defaults=True)
     for path in PRESET_NUMBERS:  # keep typed values that equal the default: a preset would replace them
-        if says(spec, path):
+        if is_set(spec, path):
             put_at(slim, path, value_at(spec.model_dump(mode="json"), path))
     start = {"start_from": starting_point.start_from} if starting_point.start_from else {}
     return {"project": target.project.pk, "pool": target.pool.name} | start | {"spec": slim}

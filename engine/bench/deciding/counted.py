@@ -21,6 +21,7 @@ from engine.bench.deciding.engine_body import EngineBody
 from engine.bench.deciding.machine import Machine, machine_of
 from engine.bench.deciding.own_constants import OwnConstants, measure_own
 from engine.bench.report import Report, Row, Value, rounded
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.pipeline.records import GroupKey, SampleKey
 from engine.policy.lineage import WeightsId
 from engine.sim.compare.contestants import CONTESTANTS
@@ -32,7 +33,6 @@ from engine.sim.costs.training import fewest_devices
 from engine.sim.fleet.fleet import Fleet
 from engine.sim.fleet.setup import Setup
 from engine.sim.recorded.fit import fit
-from engine.spec.fit.known_models import KNOWN_CONFIGS
 
 REPLICAS: Final = 2
 SCHEDULES: Final = tuple(

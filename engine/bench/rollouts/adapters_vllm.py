@@ -14,6 +14,7 @@ from typing import Final
 import torch
 
 from engine.bench.report import Report, Row, Spread, in_turns, machine, show
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.inference.port import RolloutEngine, SamplingParams, SequenceRequest
 from engine.inference.vllm.adapters import AdapterEngines
 from engine.inference.vllm.engine import VllmRolloutEngine
@@ -21,7 +22,6 @@ from engine.inference.vllm.start import AdapterRoom, read_shapes
 from engine.live.weights.segments import lent_folder
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
-from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.weights.low_rank import TARGETS, fingerprint, names_of
 from engine.weights.port import LowRank, WeightVersion
 from engine.weights.snapshot import pack_weights

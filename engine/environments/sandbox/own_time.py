@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from engine.environments.sandbox.host_speed import host_scale
 from engine.environments.sandbox.process_times import TreeTimes
-from engine.thread_times import ThreadTimes
+from engine.process.thread_times import ThreadTimes
 
 Ending = Literal["cpu", "wall", "starved"]
 

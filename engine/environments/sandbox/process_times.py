@@ -1,7 +1,7 @@
 """The kernel's counters for the processes of one sandbox, read from outside: inside there is no /proc.
 
     /proc/PID/stat    processor time of a process, and of children that it has reaped
-    the rest          per thread, by `engine/thread_times.py`
+    the rest          per thread, by `engine/process/thread_times.py`
 
 Invariant: a process that cannot be read (it has ended, /proc is hidden) is left out without an error.
 """
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine.thread_times import PROC, UNREADABLE, ThreadTimes, stat_fields, thread_times, threads_of
+from engine.process.thread_times import PROC, UNREADABLE, ThreadTimes, stat_fields, thread_times, threads_of
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _SOONEST_S, _LATEST_S = 0.1, 1.0

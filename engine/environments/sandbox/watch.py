@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from engine.environments.sandbox.excuses import excuse_wait
 from engine.environments.sandbox.own_time import Ending, OwnTime, TreeWaits
 from engine.environments.sandbox.process_times import TreeTimes
-from engine.thread_times import own_wait_ns
+from engine.process.thread_times import own_wait_ns
 
 LOOK_S: Final = 0.1
 """A look takes a third of a millisecond."""

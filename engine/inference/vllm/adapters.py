@@ -26,7 +26,7 @@ from engine.inference.vllm.engine import VllmRolloutEngine
 from engine.inference.vllm.live_sequence import Held
 from engine.inference.vllm.start import AdapterRoom, read_shapes
 from engine.models.loading import read_config
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.low_rank import TARGETS, Base, names_of
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights

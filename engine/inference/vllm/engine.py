@@ -30,7 +30,7 @@ from engine.inference.vllm.start import (
     start_vllm,
 )
 from engine.models.tokenizer import Tokenizer, read_eos_ids
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
 

@@ -22,7 +22,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from engine.inference.vllm.worker_progress import report_every_layer
-from engine.progress import report_progress
+from engine.process.progress import report_progress
 from engine.weights.low_rank import Base
 from engine.weights.open_file import map_path
 from engine.weights.port import WeightManifest, WeightVersion

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from torch import nn
 
-from engine.opaque_work import OpaqueWork
-from engine.progress import LoopProgress, add_counter, report_progress
+from engine.process.opaque_work import OpaqueWork
+from engine.process.progress import LoopProgress, add_counter, report_progress
 
 PIPE: Final = "LAMINAR_WORKER_SIGNS"
 LOOK_EVERY_S: Final = 1.0

@@ -12,7 +12,7 @@ from typing import Literal
 
 from engine.live.assets.fetching import Source
 from engine.live.assets.node_cache import NodeCache
-from engine.progress import report_progress, working
+from engine.process.progress import report_progress, working
 from engine.spec.assets.named_assets import with_references
 from engine.spec.control import OrderedAsset, OrderedAssets
 from engine.spec.job import JobSpec

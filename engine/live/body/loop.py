@@ -29,7 +29,7 @@ from engine.live.process.memory import describe_error, is_out_of_memory, out_of_
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
-from engine.progress import LoopProgress, working
+from engine.process.progress import LoopProgress, working
 from engine.spec.facts import FailureClass
 from engine.training.checkpoint.folder import CheckpointUnverified
 

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from engine.live.checkpoints.store import FETCHED, RemoteCheckpoints
 from engine.live.process.settings import Settings
-from engine.progress import report_progress
+from engine.process.progress import report_progress
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointManifest, CheckpointPart
 from engine.training.checkpoint.folder import ELSEWHERE_FILE, CheckpointUnverified, note_elsewhere
 

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from engine.live.process.settings import Settings
-from engine.progress import progress_reporter, report_progress, working
+from engine.process.progress import progress_reporter, report_progress, working
 from engine.spec.assets.store_address import StoreAddress
 from engine.spec.checkpoint_manifest import (
     MANIFEST_FILE,

@@ -23,7 +23,7 @@ from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.policy.progress import SLOWEST_SYNC_S
-from engine.progress import worker_progress, working
+from engine.process.progress import worker_progress, working
 
 log = logging.getLogger(__name__)
 

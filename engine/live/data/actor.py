@@ -25,7 +25,7 @@ from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.policy.progress import SLOWEST_SYNC_S
-from engine.progress import working
+from engine.process.progress import working
 from engine.spec.job import JobSpec
 
 

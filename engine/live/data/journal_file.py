@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from engine.full_disk import append_through
 from engine.live.data.frames import frame, frames
 from engine.live.data.snapshots import JOURNAL, UNFINISHED, numbered, sync_folder, write_snapshot
 from engine.live.data.trajectory_offsets import Offset, TrajectoryOffsets
 from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
-from engine.progress import worker_progress
+from engine.process.full_disk import append_through
+from engine.process.progress import worker_progress
 
 
 class JournalFile:

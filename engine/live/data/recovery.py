@@ -16,7 +16,7 @@ from engine.live.data.frames import body_at, entry_of, frames
 from engine.live.data.snapshots import JOURNAL, SNAPSHOT, numbered
 from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
 from engine.pipeline.records import Trajectory
-from engine.progress import working
+from engine.process.progress import working
 
 _READ_BYTES: Final = 16 * 2**20
 

@@ -18,7 +18,7 @@ from engine.live.data.trajectory_offsets import Offset, TrajectoryOffsets
 from engine.pipeline.journal import DataSnapshot
 from engine.pipeline.records import Trajectory
 from engine.policy.progress import SLOWEST_SYNC_S
-from engine.progress import working
+from engine.process.progress import working
 
 JOURNAL: Final = ".journal"
 SNAPSHOT: Final = ".snapshot"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from engine.environments.port import Observation, Prompt, Turn, Verdict
-from engine.pickling import pickled_by_values
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure, SampleKey
+from engine.process.pickling import pickled_by_values
 
 TurnResult = Prompt | Observation | Verdict | Failure
 

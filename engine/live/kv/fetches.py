@@ -23,7 +23,7 @@ from engine.live.kv.wire import Deadline, Head, acknowledge, read_head, request,
 from engine.live.weights.link import call
 from engine.live.weights.segments import SharedBytes, map_shared, own_memory
 from engine.pipeline.messages.message import Message
-from engine.progress import worker_progress, working
+from engine.process.progress import worker_progress, working
 
 log = logging.getLogger(__name__)
 

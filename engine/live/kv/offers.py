@@ -24,7 +24,7 @@ from engine.live.process.links import Links
 from engine.live.weights.link import STALLED_S, Listener
 from engine.live.weights.offered_bytes import Reach
 from engine.live.weights.segments import Segment, release_pages
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.chunks import chunk_spans
 
 log = logging.getLogger(__name__)

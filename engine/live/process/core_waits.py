@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from engine.thread_times import PROC, UNREADABLE, ThreadTimes, own_wait_ns, stat_fields, threads_of
+from engine.process.thread_times import PROC, UNREADABLE, ThreadTimes, own_wait_ns, stat_fields, threads_of
 
 _STARTED_AT: Final = 19  # index among the fields after the name, in clock ticks since boot
 

@@ -15,14 +15,14 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from engine.fit.hosts import relay_host_need, segment_bytes, trainer_host_need
+from engine.fit.need import gigabytes
+from engine.fit.plan import DEVICES_PER_HOST, TrainerPlan
+from engine.fit.shape import ModelShape
+from engine.fit.shared_memory import least_relay_bytes, least_trainer_bytes, shortage
+from engine.fit.verdict import replica_misfit, trainer_misfit
 from engine.live.process.shared_memory import shared_memory_bytes
 from engine.spec.environment_workers import MEMORY_SHARE
-from engine.spec.fit.hosts import relay_host_need, segment_bytes, trainer_host_need
-from engine.spec.fit.need import gigabytes
-from engine.spec.fit.plan import DEVICES_PER_HOST, TrainerPlan
-from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.shared_memory import least_relay_bytes, least_trainer_bytes, shortage
-from engine.spec.fit.verdict import replica_misfit, trainer_misfit
 from engine.spec.job import JobSpec
 from engine.training.checkpoint.host_memory import total_bytes
 

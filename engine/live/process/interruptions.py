@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from engine.progress import report_progress
+from engine.process.progress import report_progress
 from engine.sinks.control_plane import Refused, StaleFence
 from engine.spec.control import ControlRequest
 

@@ -15,14 +15,14 @@ from typing import Final
 
 from ray.exceptions import OutOfMemoryError, RayError
 
+from engine.fit.hosts import trainer_host_need
+from engine.fit.need import Need, gigabytes
+from engine.fit.plan import DEVICES_PER_HOST, TrainerPlan
+from engine.fit.replica import ReplicaPlan, replica_need
+from engine.fit.shape import ModelShape
+from engine.fit.trainer import trainer_need
+from engine.fit.verdict import Misfit, replica_misfit, trainer_misfit
 from engine.live.process.fitting import memory_of
-from engine.spec.fit.hosts import trainer_host_need
-from engine.spec.fit.need import Need, gigabytes
-from engine.spec.fit.plan import DEVICES_PER_HOST, TrainerPlan
-from engine.spec.fit.replica import ReplicaPlan, replica_need
-from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.trainer import trainer_need
-from engine.spec.fit.verdict import Misfit, replica_misfit, trainer_misfit
 from engine.spec.job import JobSpec
 
 # torch raises a plain RuntimeError where a CPU has no memory, and an OutOfMemoryError of its own for a GPU.

@@ -52,7 +52,7 @@ from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.pipeline.relay.arrivals import whole_of
 from engine.pipeline.relay.brain import RelayBrain
 from engine.policy.lineage import WeightsId
-from engine.progress import worker_progress
+from engine.process.progress import worker_progress
 from engine.weights.chunks import TornWeights, WeightsGone
 from engine.weights.delta import make_delta
 from engine.weights.port import BufferId, WeightManifest, WeightVersion

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 from engine.live.weights.segments import Segment, release_pages
-from engine.progress import worker_progress
+from engine.process.progress import worker_progress
 
 
 class RelayMemory:

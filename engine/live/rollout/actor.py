@@ -25,7 +25,7 @@ from engine.pipeline.messages.addresses import DRIVER, Address, environment_of, 
 from engine.pipeline.messages.to_driver import ReplicaObserved
 from engine.pipeline.plan import Plan
 from engine.pipeline.rollout.brain import RolloutBrain
-from engine.progress import working
+from engine.process.progress import working
 from engine.spec.job import JobSpec
 from engine.spec.slots import kv_tokens_of_a_slot, share_an_engine
 

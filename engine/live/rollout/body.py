@@ -42,7 +42,7 @@ from engine.pipeline.messages.to_rollout import (
 )
 from engine.pipeline.records import HeldGroup, SampleKey
 from engine.pipeline.rollout.brain import RolloutBrain
-from engine.progress import working
+from engine.process.progress import working
 from engine.spec.job import JobSpec
 from engine.weights.chunks import TornWeights, WeightsGone
 from engine.weights.probe import compare

@@ -23,7 +23,7 @@ from engine.live.process.interruptions import Fenced, Interrupted, obey_signals,
 from engine.live.process.ray_session import connect_to_cluster, disconnect
 from engine.live.process.settings import Settings, log_form
 from engine.live.run.attempt import Attempt, AttemptPlan
-from engine.progress import LoopProgress
+from engine.process.progress import LoopProgress
 from engine.sinks.control_plane import ControlPlane
 from engine.sinks.http_shipper import HttpSink
 from engine.sinks.lines import LineKeeper, LineShippingSink

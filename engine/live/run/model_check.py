@@ -17,9 +17,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Final
 
+from engine.fit.shape import ModelShape
+from engine.fit.shards import why_not_shardable
 from engine.live.run.model_source import BUILT_IN
-from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.shards import why_not_shardable
 from engine.spec.job import JobSpec
 
 REFUSED: Final = 3

@@ -35,7 +35,7 @@ from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
 from engine.pipeline.packed import Floats
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import WeightsId
-from engine.progress import working
+from engine.process.progress import working
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.port import Steps, Write
 from engine.weights.port import WeightManifest

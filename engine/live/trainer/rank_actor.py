@@ -18,7 +18,7 @@ from engine.live.checkpoints.apart import HostFolders, bring, no_damaged_copy, u
 from engine.live.process.devices import claim_device
 from engine.live.process.kernel_kills import HostKills, KillReporter
 from engine.live.trainer.shares import RankShare
-from engine.progress import LoopProgress, report_progress
+from engine.process.progress import LoopProgress, report_progress
 from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import SharedTrainer, Write
 

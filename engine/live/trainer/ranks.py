@@ -33,7 +33,7 @@ from engine.live.trainer.failed_ranks import end_failed
 from engine.live.trainer.rank_actor import ClosableTrainer, MakeTrainer, TrainerRankActor, fetched_on
 from engine.live.trainer.rank_progress import RankProgress
 from engine.live.trainer.shares import RankShare
-from engine.progress import progress_reporter, report_progress
+from engine.process.progress import progress_reporter, report_progress
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.checkpoint.folder import CheckpointUnverified

@@ -21,7 +21,7 @@ from engine.live.weights.handover import Handover
 from engine.live.weights.offered_bytes import OfferedPart
 from engine.live.weights.segments import SharedBytes, map_to_write, own_memory, release_pages
 from engine.policy.lineage import WeightsId
-from engine.progress import working
+from engine.process.progress import working
 from engine.training.port import SharedTrainer
 from engine.weights.spans import Spans
 

@@ -26,7 +26,7 @@ from engine.live.weights.link import Listener, call, receive_into, send_all
 from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
 from engine.live.weights.segments import Segment, SharedBytes, map_shared, release_pages, sweep
 from engine.policy.lineage import WeightsId
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.chunks import TornWeights, chunk_spans, copy_bytes
 from engine.weights.port import WeightVersion
 from engine.weights.spans import Spans

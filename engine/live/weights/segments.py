@@ -25,7 +25,7 @@ from typing import Final, Self
 from uuid import uuid4
 
 from engine.live.process.shared_memory import FOLDER as FOLDER
-from engine.progress import working
+from engine.process.progress import working
 from engine.weights.chunks import PIECE_BYTES, TornWeights, WeightsGone, chunk_spans
 from engine.weights.open_file import OpenFile
 

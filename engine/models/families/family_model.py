@@ -25,7 +25,7 @@ from engine.models.decoder import Activations, Attend
 from engine.models.families.attention import register
 from engine.models.families.settings import FamilyConfig
 from engine.models.mixture import Choose, freely
-from engine.progress import report_layer_progress
+from engine.process.progress import report_layer_progress
 
 
 class FamilyModel(nn.Module):

@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 
 import torch
 
+from engine.fit.shape import ModelShape
 from engine.models.families.attention import NAME, WINDOWS
 from engine.models.loading import DTYPES
-from engine.spec.fit.shape import ModelShape
 
 FAMILIES: Final = ("llama", "qwen2", "qwen3", "mistral", "glm4", "olmo2", "phi3")
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")

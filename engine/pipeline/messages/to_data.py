@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from engine.pickling import pickled_by_values
 from engine.pipeline.records import DataProgress, Growth, HeldGroup, Move, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
+from engine.process.pickling import pickled_by_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

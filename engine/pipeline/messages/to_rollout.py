@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from engine.pickling import pickled_by_values
 from engine.pipeline.records import (
     GroupKey,
     GroupTask,
@@ -14,6 +13,7 @@ from engine.pipeline.records import (
     Trajectory,
 )
 from engine.policy.lineage import WeightsId
+from engine.process.pickling import pickled_by_values
 from engine.weights.port import WeightManifest
 
 

@@ -26,7 +26,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from engine.policy.progress import SLOWEST_SYNC_S
-from engine.progress import working
+from engine.process.progress import working
 from engine.spec.checkpoint_manifest import MANIFEST_FILE as MANIFEST_FILE
 from engine.spec.checkpoint_manifest import CheckpointManifest, CheckpointPart
 

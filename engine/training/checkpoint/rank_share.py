@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from engine.models.loading import INDEX_FILE
-from engine.progress import working
+from engine.process.progress import working
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.checkpoint.content import (
     ADAPTER_FOLDER,

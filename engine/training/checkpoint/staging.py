@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from engine.models.pieces import copy_tensor
-from engine.progress import working
+from engine.process.progress import working
 from engine.training.checkpoint.host_memory import spare_bytes
 
 # Every tensor begins at a multiple of this, which suits every dtype.

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from engine.progress import working
+from engine.process.progress import working
 from engine.training.checkpoint.shares import Piece, Share, read_name
 from engine.training.parts.layout import Place
 

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from engine.progress import working
+from engine.process.progress import working
 from engine.spec.checkpoint_manifest import CheckpointPart
 
 BLOCK_BYTES: Final = 1 << 24

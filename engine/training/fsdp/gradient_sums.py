@@ -10,10 +10,10 @@ from typing import Final
 
 import torch
 
+from engine.fit.plan import CHUNK_TOKENS, PROMPT_TOKENS, TrainerPlan
+from engine.fit.trainer import affords_one_sum
 from engine.models.families.trained_model import ModelConfig, read_model_config
 from engine.models.loading import resolve_model
-from engine.spec.fit.plan import CHUNK_TOKENS, PROMPT_TOKENS, TrainerPlan
-from engine.spec.fit.trainer import affords_one_sum
 from engine.training.fsdp.copies import Copies
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from engine.models.families.trained_model import TrainedModel, public_views
 from engine.policy.lineage import WeightsId
-from engine.progress import working
+from engine.process.progress import working
 from engine.training.parts.layout import Place, Views, places_of, whole_shape
 from engine.training.parts.lora import Adapter
 from engine.training.port import Allocate

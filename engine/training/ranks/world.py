@@ -25,7 +25,7 @@ import torch.distributed as torch_distributed
 from torch import Tensor
 from torch.distributed import HashStore, PrefixStore, ProcessGroup, Store, TCPStore, Work  # type: ignore[attr-defined]
 
-from engine.progress import LoopProgress, report_progress
+from engine.process.progress import LoopProgress, report_progress
 
 # How long a rank waits for the others: longer than one share of a large step takes, since all ranks
 # start a call together; short enough for a frozen host to fail the attempt early.

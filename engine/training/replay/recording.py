@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from safetensors.torch import save_file
 
-from engine.progress import report_progress
+from engine.process.progress import report_progress
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.batch import Trajectories
 from engine.training.port import StepResult, Steps, Write

@@ -5,12 +5,12 @@ The gradients are the same bit for bit: the choice trades memory for a third mor
 
 import torch
 
+from engine.fit.activations import affordable
+from engine.fit.plan import PROMPT_TOKENS, TrainerPlan
+from engine.fit.shape import ModelShape
 from engine.models.decoder import Activations
 from engine.models.families.settings import FamilyConfig
 from engine.models.families.trained_model import ModelConfig
-from engine.spec.fit.activations import affordable
-from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan
-from engine.spec.fit.shape import ModelShape
 from engine.training.settings import TrainerSettings
 from engine.training.step.models import needs_critic
 from engine.training.step.scoring import dtype_of_products

@@ -30,7 +30,7 @@ from engine.algorithms.advantages import Advantages, find_advantages, overlong_p
 from engine.algorithms.corrections import measures_from_start
 from engine.algorithms.loss import k1_cost, token_shares
 from engine.models.routes import DENSE, RouteFormat
-from engine.progress import working
+from engine.process.progress import working
 from engine.spec.facts import MAX_TRACED
 from engine.spec.recipes import RECIPES
 from engine.training.batch import TrainingBatch, Trajectories

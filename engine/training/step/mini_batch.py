@@ -25,7 +25,7 @@ from torch import Tensor
 from engine.algorithms.advantages import Advantages
 from engine.algorithms.loss import LossTokens, policy_loss
 from engine.algorithms.values import value_loss
-from engine.progress import working
+from engine.process.progress import working
 from engine.spec.job import AlgorithmSpec
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.step.metrics import Tally

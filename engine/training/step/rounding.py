@@ -26,7 +26,7 @@ from typing import Final, Self
 import torch
 from torch import Tensor
 
-from engine.spec.fit.shape import ModelShape
+from engine.fit.shape import ModelShape
 
 ONE_IN_TEN: Final = 0.1
 

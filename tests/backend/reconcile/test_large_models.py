@@ -6,8 +6,8 @@ from backend.jobs.control.pausing import pause_job
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
 from backend.reconcile.verdicts import PAUSE_DEADLINE_S, START_DEADLINE_S
-from engine.spec.fit.durations.limits import longest_pause_s, longest_start_s
-from engine.spec.fit.known_models import known_shape
+from engine.fit.durations.limits import longest_pause_s, longest_start_s
+from engine.fit.known_models import known_shape
 from engine.spec.job import JobSpec
 from tests.backend.reconcile.conftest import S, World
 

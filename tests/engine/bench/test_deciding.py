@@ -13,6 +13,7 @@ from engine.bench.deciding.engine import Counted, together
 from engine.bench.deciding.engine_body import EngineBody
 from engine.bench.deciding.machine import Machine, machine_of
 from engine.bench.deciding.own_constants import OwnConstants, measure_own
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.pipeline.effects import TrainOn
 from engine.sim.compare.contestants import CONTESTANTS
 from engine.sim.costs.devices import DEVICES
@@ -20,7 +21,6 @@ from engine.sim.costs.lengths import Lengths
 from engine.sim.fleet.fleet import Fleet
 from engine.sim.fleet.setup import Setup
 from engine.sim.recorded.facts import Observations
-from engine.spec.fit.known_models import KNOWN_CONFIGS
 
 NARROW: Final = {
     **KNOWN_CONFIGS["Qwen3-0.6B"],

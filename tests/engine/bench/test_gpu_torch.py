@@ -11,7 +11,7 @@ from engine.bench.report import Row
 from engine.bench.rollouts import torch_on_device
 from engine.bench.rollouts.on_device import OF_A_CPU, OF_A_GPU, Bench, kv_bytes_of_a_token, weight_bytes_of_a_step
 from engine.bench.rollouts.torch_on_device import GOAL, torch_rows
-from engine.spec.fit.shape import ModelShape
+from engine.fit.shape import ModelShape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,7 +15,7 @@ from engine.bench.rollouts.on_device import (
     vllm_rows,
     weight_bytes_of_a_step,
 )
-from engine.spec.fit.known_models import known_shape
+from engine.fit.known_models import known_shape
 
 
 def rows_of(remarks: list[str], *, is_over: bool, python: str) -> list[Row]:

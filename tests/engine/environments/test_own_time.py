@@ -9,7 +9,7 @@ from engine.environments.sandbox.host_speed import HIGHEST, HostSpeed
 from engine.environments.sandbox.own_time import LEAST_PATIENCE_S, Ending, OwnTime, TreeWaits, patience_s
 from engine.environments.sandbox.process_times import TreeTimes, times_of
 from engine.environments.sandbox.watch import NEW_BORN
-from engine.thread_times import ThreadTimes, own_wait_ns
+from engine.process.thread_times import ThreadTimes, own_wait_ns
 
 LOOK_S = 0.125
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from engine.fit.known_models import KNOWN_CONFIGS
+from engine.fit.shape import ModelShape
 from engine.models.loading import load_decoder, read_config
 from engine.models.make_random import make_random
 from engine.models.tokenizer import Tokenizer
-from engine.spec.fit.known_models import KNOWN_CONFIGS
-from engine.spec.fit.shape import ModelShape
 
 SMALL: dict[str, Any] = {
     **KNOWN_CONFIGS["Qwen3-0.6B"],

@@ -5,9 +5,9 @@ import re
 import pytest
 import yaml
 
-from engine.spec.fit.hosts import version_bytes
-from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
-from engine.spec.fit.shared_memory import OBJECT_STORE_BYTES, shared_memory_need, size_setting
+from engine.fit.hosts import version_bytes
+from engine.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.fit.shared_memory import OBJECT_STORE_BYTES, shared_memory_need, size_setting
 from tests.infra.containers.compose_file import ROOT, services
 
 ROW = re.compile(r"^\| (\S+) \| ([\d.]+) GB \| (\d+gb) \|$", re.MULTILINE)

@@ -6,9 +6,9 @@ from typing import Any
 from backend.accounts.models import Project, User
 from backend.jobs.models import Job, JobAttempt
 from backend.pools.models import ResourcePool
+from engine.presets.by_model import PRESET_NUMBERS, without_presets
 from engine.spec.job import JobSpec
-from engine.spec.presets.by_model import PRESET_NUMBERS, without_presets
-from engine.spec.presets.preset import says
+from engine.spec.setting_paths import is_set
 
 
 def test_every_template_can_be_submitted(api: Any, project: Project, pool: ResourcePool) -> None:
@@ -18,7 +18,7 @@ def test_every_template_can_be_submitted(api: Any, project: Project, pool: Resou
         assert template["about"].endswith(".")
         assert api.get(f"/templates/{template['name']}").json() == template
         spec = JobSpec.model_validate(template["spec"])
-        assert without_presets(spec) == template["spec"] and not any(says(spec, path) for path in PRESET_NUMBERS)
+        assert without_presets(spec) == template["spec"] and not any(is_set(spec, path) for path in PRESET_NUMBERS)
         assert api.post("/jobs", {"project": project.pk, "spec": template["spec"]}).status_code == 202
 
 

@@ -13,7 +13,7 @@ from backend.assets.using.naming import AssetsOfTeams
 from backend.jobs.models import Job
 from backend.jobs.submitting.fitting import Fit, fit_of, shapes_of
 from backend.pools.models import ResourcePool
-from engine.spec.fit.known_models import KNOWN_CONFIGS
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
 from tests.backend.conftest import NOW, MakeSpec
 

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from backend.accounts.models import Project, Team
 from backend.jobs.models import Job, JobEvent, OutboxMessage
 from backend.pools.models import ResourcePool, TeamQuota
-from engine.spec.fit.known_models import KNOWN_CONFIGS
+from engine.fit.known_models import KNOWN_CONFIGS
 from tests.backend.conftest import given_asset
 
 

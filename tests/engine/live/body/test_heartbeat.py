@@ -25,7 +25,7 @@ from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.messages.to_manager import PartReported
 from engine.policy.progress import LOOP
 from engine.policy.recovery import Patience
-from engine.progress import report_progress, working
+from engine.process.progress import report_progress, working
 from tests.engine.pipeline.brain_builders import of
 
 PART = rollout_address(0)

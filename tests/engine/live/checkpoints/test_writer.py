@@ -23,7 +23,7 @@ from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.records import DataProgress
 from engine.policy.progress import LOOP
 from engine.policy.recovery import Patience
-from engine.progress import working
+from engine.process.progress import working
 from engine.training.checkpoint.folder import write_checkpoint
 from tests.engine.pipeline.brain_builders import of
 

@@ -13,7 +13,7 @@ from engine.pipeline.effects import Persist
 from engine.pipeline.journal import StepTrained
 from engine.policy.progress import SLOWEST_SYNC_S
 from engine.policy.recovery import Patience
-from engine.progress import LoopProgress
+from engine.process.progress import LoopProgress
 from tests.engine.pipeline.brain_builders import PLAN
 
 

@@ -32,7 +32,7 @@ from engine.pipeline.records import (
     VersionRun,
 )
 from engine.policy.lineage import Lineage, WeightsId
-from engine.progress import LoopProgress
+from engine.process.progress import LoopProgress
 
 TRAJECTORY = Trajectory(
     key=SampleKey(group=GroupKey(ordinal=3, evaluation=None), sample=1),

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine import thread_times
 from engine.live.process import core_waits
 from engine.live.process.core_waits import (
     Looks,
@@ -17,7 +16,8 @@ from engine.live.process.core_waits import (
     thread_waited_s,
     waited_between_s,
 )
-from engine.thread_times import ThreadTimes
+from engine.process import thread_times
+from engine.process.thread_times import ThreadTimes
 from tests.engine.live.process.starving import SLEEP, SPIN, running, starved, stopped
 
 APART_S = 0.2

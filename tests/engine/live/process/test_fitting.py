@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.fit.known_models import KNOWN_CONFIGS
+from engine.fit.need import GB
 from engine.live.process.fitting import HostTooSmall, check_fit, judge, judge_host
 from engine.models.loading import DEMO_FOLDER
-from engine.spec.fit.known_models import KNOWN_CONFIGS
-from engine.spec.fit.need import GB
 from engine.spec.job import JobSpec
 
 SPEC = JobSpec.model_validate({"name": "t", "trainer": {"compute_dtype": "bfloat16"}})

@@ -10,7 +10,7 @@ from engine.live.process.interruptions import (
     PausedEarly,
     RefusedByControlPlane,
 )
-from engine.progress import LoopProgress
+from engine.process.progress import LoopProgress
 from engine.sinks.control_plane import Refused, StaleFence
 from engine.spec.control import ControlRequest
 

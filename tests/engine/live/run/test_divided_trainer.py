@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.models.make_random import make_random
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import FactBody, FaultDetected, StepTrained
-from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
 from engine.training.replay.again import train_again
 from engine.training.replay.record import BEGIN, END, read_record

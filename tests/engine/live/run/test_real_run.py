@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 from torch import Tensor
 
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.live.body.loop import Body
 from engine.live.process.links import Links
 from engine.live.rollout.actor import RolloutActor
@@ -20,7 +21,6 @@ from engine.models.make_random import make_random
 from engine.models.pieces import copy_tensor
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import CheckpointSaved, FaultDetected, RunFinished, StepTrained, TrajectoriesSampled
-from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
 from engine.weights import installing
 

@@ -9,7 +9,7 @@ from engine.live.run import starved_parts
 from engine.live.run.starved_parts import SILENT_AFTER_S, StarvedParts
 from engine.pipeline.messages.addresses import Address, relay_address, rollout_address
 from engine.pipeline.messages.to_manager import PartStarved
-from engine.thread_times import ThreadTimes
+from engine.process.thread_times import ThreadTimes
 from tests.engine.live.process.starving import SPIN, running, starved, stopped
 
 SILENT, OTHER = rollout_address(0), relay_address(1)

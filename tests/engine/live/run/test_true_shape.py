@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.models.make_random import make_random
 from engine.spec.facts import CheckpointSaved, Fact, FaultDetected, RunFinished, StepTrained
-from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.training.checkpoint.folder import verify_checkpoint
 from tests.engine.live.run.memory_of_processes import available_bytes, run_watched
 

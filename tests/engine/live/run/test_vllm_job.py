@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from engine.fit.known_models import KNOWN_CONFIGS
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.models.make_random import make_random
 from engine.spec.facts import Evaluated, FaultDetected, StepTrained
-from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
 from tests.engine.live.run.blows import Blows
 

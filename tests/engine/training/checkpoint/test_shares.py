@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.loading import hugging_face_views, read_config, weight_files
-from engine.progress import LoopProgress
+from engine.process.progress import LoopProgress
 from engine.training.checkpoint import stored_state
 from engine.training.checkpoint.shares import Share
 from engine.training.checkpoint.stored_state import StoredState

@@ -13,7 +13,7 @@ from engine.training.fsdp.sharding import Sharding
 from engine.training.parts.layout import own_part
 from engine.training.ranks.passes import PolicyPass
 from tests.engine.conftest import MakeLlama
-from tests.engine.spec.fit.measured.divided_rank import one_of
+from tests.engine.fit.measured.divided_rank import one_of
 from tests.engine.training.fsdp.test_ranks import micro_batch
 from tests.engine.training.ranks.two_ranks import settings_for
 

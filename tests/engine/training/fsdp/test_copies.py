@@ -23,7 +23,7 @@ from engine.training.ranks.passes import PolicyPass
 from engine.training.ranks.world import World
 from engine.training.step.mini_batch import MicroLoss
 from tests.engine.conftest import MakeLlama
-from tests.engine.spec.fit.measured.divided_rank import one_of
+from tests.engine.fit.measured.divided_rank import one_of
 from tests.engine.training.fsdp.test_ranks import micro_batch
 from tests.engine.training.ranks.two_ranks import (
     TwoRanksConformance,

@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 import torch
 
+from engine.fit.plan import TrainerPlan
+from engine.fit.trainer import affords_one_sum, trainer_need
 from engine.models.families.trained_model import read_model_config
-from engine.spec.fit.plan import TrainerPlan
-from engine.spec.fit.trainer import affords_one_sum, trainer_need
 from engine.spec.job import JobSpec
 from engine.training.fsdp.copies import Copies
 from engine.training.fsdp.gradient_sums import plan_of, sums_once
@@ -21,7 +21,7 @@ from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import shape_of
 from tests.engine.conftest import MakeLlama
-from tests.engine.spec.fit.measured.divided_rank import one_of
+from tests.engine.fit.measured.divided_rank import one_of
 from tests.engine.training.fsdp.test_copies import Crossings
 from tests.engine.training.fsdp.test_ranks import micro_batch
 from tests.engine.training.ranks.two_ranks import (

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from engine.progress import progress_reporter, working
+from engine.process.progress import progress_reporter, working
 from engine.training.ranks.world import World
 
 BOUND = timedelta(milliseconds=1)

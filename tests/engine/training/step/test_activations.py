@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.fit.known_models import known_shape
+from engine.fit.plan import TrainerPlan
+from engine.fit.shape import ModelShape
 from engine.models.loading import read_config
-from engine.spec.fit.known_models import known_shape
-from engine.spec.fit.plan import TrainerPlan
-from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import choose_activations, shape_of

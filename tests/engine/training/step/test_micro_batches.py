@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.spec.fit.known_models import known_shape
+from engine.fit.known_models import known_shape
 from engine.training.batch import TrainingBatch, TrainingTrajectory
 from engine.training.step.dealing import Costs, deal
 from engine.training.step.flops import flops_of_sequence

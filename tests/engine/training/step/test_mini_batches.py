@@ -16,7 +16,7 @@ from engine.training.port import TrainingTrajectory
 from engine.training.step.mini_batch import cut
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.test_progress import noted
+from tests.engine.process.test_progress import noted
 from tests.engine.training.step.mini_batch_conformance import (
     PARTS,
     MiniBatchConformance,

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.commands.fit import DEMO_FOLDER
+from engine.fit.known_models import known_shape
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.loading import read_config
-from engine.spec.fit.known_models import known_shape
 from engine.spec.job import TrainerSpec
 from engine.training.port import TrainingTrajectory
 from engine.training.step.activations import shape_of

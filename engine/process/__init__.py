@@ -1,0 +1,1 @@
+"""One process of the engine: its threads, its work and its files."""
