@@ -11,6 +11,7 @@ Invariants:
 """
 
 import json
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from pydantic import TypeAdapter
 from engine.pipeline.journal import DataSnapshot, Record
 from engine.pipeline.packed import Floats, Packed
 from engine.pipeline.records import NO_ROUTES, Trajectory, TrajectoryContent
+from engine.process.progress import working
 
 Entry = Record | DataSnapshot | Trajectory
 Referred = Callable[[Trajectory], object | None]
@@ -59,24 +61,34 @@ def entry_of(body: bytes, *, resolve: Resolve) -> Entry:
     return entry
 
 
-def frames(content: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yields each body and the end of its frame, up to the first incomplete frame."""
-    at = 0
-    while at + HEAD.size <= len(content):
-        length, crc = HEAD.unpack_from(content, at)
-        body = content[at + HEAD.size : at + HEAD.size + length]
-        at += HEAD.size + length
-        if len(body) < length or zlib.crc32(body) != crc:
+def frames(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yields each body and the end of its frame, from the file's position up to the first incomplete frame. Holds one
+    body in memory, and reports progress with each."""
+    at, num_bytes = file.tell(), file.seek(0, os.SEEK_END)
+    file.seek(at)
+    while True:
+        with working("log"):
+            body = _read_body(file, at, num_bytes)
+        if body is None:
             return
+        at += HEAD.size + len(body)
         yield body, at
 
 
 def body_at(file: BinaryIO, at: int) -> bytes | None:
     """The body of the frame at this offset; None if the frame is incomplete."""
     file.seek(at)
-    head = file.read(HEAD.size)
-    content = head + file.read(HEAD.unpack(head)[0]) if len(head) == HEAD.size else head
-    return next((body for body, _ in frames(content)), None)
+    return next((body for body, _ in frames(file)), None)
+
+
+def _read_body(file: BinaryIO, at: int, num_bytes: int) -> bytes | None:
+    if at + HEAD.size > num_bytes:
+        return None
+    length, crc = HEAD.unpack(file.read(HEAD.size))
+    if at + HEAD.size + length > num_bytes:  # also of a torn head, whose length may be any number
+        return None
+    body = file.read(length)
+    return body if zlib.crc32(body) == crc else None
 
 
 class _Writer:

@@ -87,4 +87,5 @@ class JournalFile:
 
 
 def _num_whole_bytes(file: Path) -> int:
-    return max((end for _, end in frames(file.read_bytes())), default=0)
+    with file.open("rb") as content:
+        return max((end for _, end in frames(content)), default=0)

@@ -5,20 +5,18 @@ Invariants:
 - a snapshot with its final name is complete: if it cannot be read, the disk lost synced bytes, and that is an error.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
-from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from engine.live.data.frames import body_at, entry_of, frames
 from engine.live.data.snapshots import JOURNAL, SNAPSHOT, numbered
 from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
 from engine.pipeline.records import Trajectory
 from engine.process.progress import working
-
-_READ_BYTES: Final = 16 * 2**20
 
 
 class LogLost(Exception):
@@ -35,34 +33,21 @@ def read_journal(folder: Path) -> tuple[DataSnapshot | None, list[Record]]:
 
 def _read_records(files: Sequence[Path]) -> Iterator[Record]:
     for file in files:
-        content = _read_content(file)
         whole = 0
-        for body, end in frames(content):
-            with working("log"):
-                entry, whole = entry_of(body, resolve=[].__getitem__), end
-            assert not isinstance(entry, DataSnapshot | Trajectory), f"{file} holds a {type(entry).__name__}"
-            yield entry
-        if whole < len(content):
+        with file.open("rb") as content:
+            for body, end in frames(content):
+                with working("log"):
+                    entry, whole = entry_of(body, resolve=[].__getitem__), end
+                assert not isinstance(entry, DataSnapshot | Trajectory), f"{file} holds a {type(entry).__name__}"
+                yield entry
+        if whole < file.stat().st_size:
             return
 
 
-def _read_content(file: Path) -> bytes:
-    """Reads in pieces, each of which reports progress; memory holds at most one copy and one piece."""
-    pieces = BytesIO()
-    with file.open("rb", buffering=0) as stream:
-        while True:
-            with working("log"):
-                if not (piece := stream.read(_READ_BYTES)):
-                    return pieces.getvalue()
-                pieces.write(piece)
-
-
 def _read_snapshot(file: Path) -> DataSnapshot:
-    content = _read_content(file)
-    last = None
-    for body, whole in frames(content):
-        last = body if whole == len(content) else None
-    if last is None:
+    with file.open("rb") as content:
+        last = deque(frames(content), maxlen=1)
+    if not last or last[0][1] < file.stat().st_size:
         raise LogLost(f"the log's snapshot {file} is torn")
     with ExitStack() as stack:
 
@@ -70,7 +55,7 @@ def _read_snapshot(file: Path) -> DataSnapshot:
         def file_of(name: str) -> BinaryIO:
             return stack.enter_context((file.parent / name).open("rb"))
 
-        state = entry_of(last, resolve=lambda offset: _read_trajectory(file_of(offset[0]), offset[1]))
+        state = entry_of(last[0][0], resolve=lambda offset: _read_trajectory(file_of(offset[0]), offset[1]))
     assert isinstance(state, DataSnapshot), f"{file} ends with {type(state).__name__}"
     return state
 

@@ -12,7 +12,7 @@ from engine.environments.custom import Custom
 from engine.environments.gym import ReasoningGym
 from engine.environments.port import GraderError, Observation, Prompt, Verdict
 from engine.environments.registry import read_questions
-from engine.live.data.frames import entry_of, frame, frames
+from engine.live.data.frames import HEAD, entry_of, frame
 from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer
 from engine.live.facts.from_reports import trajectories_sampled
@@ -136,8 +136,8 @@ class HostileReplica(Replica):
 
 def store_and_report(trajectory: Trajectory) -> None:
     """Writes it to data's log and reports it as facts."""
-    [(body, _)] = frames(frame(TrajectoryTaken(trajectory=trajectory)))
-    assert isinstance(entry_of(body, resolve=lambda lies: trajectory), TrajectoryTaken)
+    written = frame(TrajectoryTaken(trajectory=trajectory))
+    assert isinstance(entry_of(written[HEAD.size :], resolve=lambda lies: trajectory), TrajectoryTaken)
     read = ReadTrajectory(trajectory=trajectory, staleness=0, advantage=0.0)
     for fact in trajectories_sampled(1, [read]):
         fact.model_dump_json().encode()

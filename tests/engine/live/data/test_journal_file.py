@@ -1,9 +1,11 @@
 """Data's log: appended records are read back unchanged, wherever the file's end is torn."""
 
 import random
+import tracemalloc
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -242,8 +244,30 @@ def test_snapshot_reports_progress_per_trajectory(tmp_path: Path) -> None:
         before = progress.piece.serial
         assert read_journal(tmp_path) == (many, [])
     assert progress.piece.serial - before >= 50
-    longest = max(len(body) for file in tmp_path.iterdir() for body, _ in frames(file.read_bytes()))
+    longest = max(len(body) for file in tmp_path.iterdir() for body, _ in frames(BytesIO(file.read_bytes())))
     assert longest < 2 * 4 * 10_000, "only the last frame grows with their number, by one offset each"
+
+
+def test_opening_and_reading_a_log_holds_one_frame_in_memory(tmp_path: Path) -> None:
+    num_trajectories, size_of_one = 200, 4 * 10_000
+    journal = JournalFile(tmp_path)
+    taken(journal, [large(ordinal) for ordinal in range(num_trajectories)])
+    journal.close()
+    tracemalloc.start()
+    try:
+        JournalFile(tmp_path).close()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < num_trajectories / 4 * size_of_one < (tmp_path / "00000001.journal").stat().st_size
+
+
+@pytest.mark.parametrize("length", [0xFFFF_FFFF, 10])
+def test_torn_head_of_any_length_ends_the_log(length: int, tmp_path: Path) -> None:
+    written(tmp_path)
+    with (tmp_path / "00000001.journal").open("ab") as file:
+        file.write(HEAD.pack(length, 0) + b"half")
+    assert read_journal(tmp_path) == (None, RECORDS)
 
 
 def test_unfinished_snapshot_is_ignored(tmp_path: Path) -> None:
