@@ -60,7 +60,7 @@ MIDDLEWARE = [
     "backend.api.middleware.RequestIdMiddleware",
     "backend.pages.serving.headers.guard_answers",
     "backend.borders.gzipped.gzip_answers",
-    "backend.api.limits.admission.admit",
+    "backend.api.limits.request_guard.admit",
     "backend.borders.wall.wall",
     "django.middleware.security.SecurityMiddleware",
     "backend.pages.serving.static_serving.serve_hashed",
@@ -162,7 +162,7 @@ MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"  # no
 SESSION_COOKIE_AGE = ENVIRONMENT.session_days * 86_400
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_SSL_REDIRECT = _HTTPS
-# Requested from inside, on a port without a certificate (`backend.api.limits.admission`).
+# Requested from inside, on a port without a certificate (`backend.api.limits.request_guard`).
 SECURE_REDIRECT_EXEMPT = [r"^internal/engine/", r"^healthz$", r"^readyz$", r"^metrics$"]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if _HTTPS else 0

@@ -8,7 +8,7 @@ from backend.audit.anchors import append_anchors, read_anchors, signing_key
 from backend.audit.key_rotation import former_keys
 from backend.audit.models import AuditHead
 from backend.audit.places import anchors_and_key
-from backend.audit.verification import Finding, Verdict, verify_chain, verify_chains
+from backend.audit.verification import ChainReport, Finding, verify_chain, verify_chains
 
 MOST_AT_ONCE = 1_000
 
@@ -25,7 +25,7 @@ def anchor_heads(*, now: datetime) -> int:
     return len(heads)
 
 
-def verify_audit_log() -> Verdict:
+def verify_audit_log() -> ChainReport:
     """Verifies every chain against every anchor. Raises `BrokenAnchors`."""
     path, key_file = anchors_and_key()
     return verify_chains(read_anchors(path, key=signing_key(key_file).public_key(), former=former_keys(key_file)))

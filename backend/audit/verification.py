@@ -26,7 +26,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ChainReport:
     num_entries: int
     num_chains: int
     num_anchored: int
@@ -34,7 +34,7 @@ class Verdict:
     findings: tuple[Finding, ...]
 
 
-def verify_chains(anchors: Iterable[Anchor]) -> Verdict:
+def verify_chains(anchors: Iterable[Anchor]) -> ChainReport:
     """Verifies all chains. `anchors` were checked by `read_anchors`."""
     by_team: dict[str, dict[int, Anchor]] = defaultdict(dict)
     for anchor in anchors:
@@ -51,7 +51,9 @@ def verify_chains(anchors: Iterable[Anchor]) -> Verdict:
             num_anchored += max(by_team[team_id], default=0)
             finding = verify_chain(team_id, by_team[team_id])
             findings += [finding] if finding else []
-    return Verdict(num_entries=num_entries, num_chains=len(teams), num_anchored=num_anchored, findings=tuple(findings))
+    return ChainReport(
+        num_entries=num_entries, num_chains=len(teams), num_anchored=num_anchored, findings=tuple(findings)
+    )
 
 
 def verify_chain(team_id: str, anchors: Mapping[int, Anchor], *, sees_anchors: bool = True) -> Finding | None:

@@ -7,7 +7,7 @@ class JobsConfig(AppConfig):
 
     def ready(self) -> None:
         from backend.accounts.keys.project_limits import project_of_job
-        from backend.jobs.line.scheduling import call_a_round
+        from backend.jobs.queue.scheduling import call_a_round
         from backend.jobs.selectors import project_id_of
         from backend.pools.changes import pool_changed
 

@@ -13,8 +13,8 @@ from backend.jobs import outbox
 from backend.jobs.attempts.launcher import ray_of
 from backend.jobs.attempts.launching import gather_evidence, launch_attempt, stop_superseded
 from backend.jobs.attempts.tracing import send_trace
-from backend.jobs.line.scheduling import pools_due, schedule_pool
 from backend.jobs.nudge import DELIVER, publish_now
+from backend.jobs.queue.scheduling import pools_due, schedule_pool
 from backend.jobs.selectors import late_pools
 from backend.jobs.submitting.validation import forgotten_validations, validate_job
 from backend.pools.clusters.dashboard import LauncherError

@@ -19,9 +19,9 @@ from django.views.decorators.http import require_safe
 
 from backend.accounts.models import Team
 from backend.clock import database_now
-from backend.jobs.line.explain import WaitExplained, explain_wait
-from backend.jobs.line.queue import QueueView, queue_view_of
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.explain import WaitExplained, explain_wait
+from backend.jobs.queue.team_view import QueueView, queue_view_of
 from backend.pages import curl
 from backend.pages.budgets.asking import question_shown
 from backend.pages.team.team_views import acting_in, frame_of

@@ -1,4 +1,4 @@
-"""The scheduling decision: which jobs start now, and why the others wait. Pure: snapshot in, verdict out.
+"""The scheduling decision: which jobs start now, and why the others wait. Pure: snapshot in, decision out.
 
 Invariants (tests/backend/test_decide*.py):
 - admitted jobs never exceed the pool's capacity, a team's ceiling or another team's fence; a job starts whole (trainer
@@ -28,13 +28,13 @@ from backend.pools.elastic import grant_replicas
 from backend.pools.victims import Plan, Victims, plan_preemption
 from backend.pools.views import (
     Admission,
+    Decision,
     HolderView,
     PoolView,
     Preemption,
     QueuedJobView,
     Resize,
     TeamView,
-    Verdict,
     WaitingReason,
 )
 
@@ -55,14 +55,14 @@ _COULD_START = {R.POOL_FULL, R.BACKFILL_HOLD, R.WAITING_LENDER_FENCE, R.PREEMPTI
 _TEAM_COULD_START = {R.TEAM_CEILING, R.BEHIND_PRIORITY}
 
 
-def decide(pool: PoolView) -> Verdict:
+def decide(pool: PoolView) -> Decision:
     line = _Line(pool)
     line.serve_claims()
     line.walk()
     grants = (
         grant_replicas(line.balance, _list_growing(pool, line), now=pool.now) if _no_job_could_start(pool, line) else ()
     )
-    return Verdict(
+    return Decision(
         admissions=tuple(line.admitted),
         reasons=line.reasons,
         preemptions=tuple(line.preemptions),

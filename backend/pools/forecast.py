@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from backend.pools.decide import decide
 from backend.pools.victims import MIN_RUNTIME
-from backend.pools.views import HolderView, PoolView, QueuedJobView, Verdict
+from backend.pools.views import Decision, HolderView, PoolView, QueuedJobView
 
 # Most rounds of one forecast, and most jobs in all its rounds together: a page waits for it.
 MOST_ROUNDS, MOST_LOOKS = 60, 60_000
@@ -18,10 +18,10 @@ DRAINED_AFTER = timedelta(minutes=1)
 """Approximate time until reclaimed devices are free."""
 
 
-def only_ahead_of(view: PoolView, job_id: str, verdict: Verdict) -> PoolView:
+def only_ahead_of(view: PoolView, job_id: str, decision: Decision) -> PoolView:
     """Drops jobs further back in the line, which do not affect this job."""
-    ahead = set(verdict.admitted)
-    for name in verdict.line:
+    ahead = set(decision.admitted)
+    for name in decision.line:
         ahead.add(name)
         if name == job_id:
             break
@@ -49,10 +49,10 @@ def largest_that_starts(view: PoolView, job: QueuedJobView, sizes: Sequence[int]
 def starts_at(view: PoolView, job_id: str) -> datetime | None:
     """None: not within the rounds that are simulated."""
     for _ in range(max(5, min(MOST_ROUNDS, MOST_LOOKS // max(1, len(view.queued))))):
-        verdict = decide(view)
-        if job_id in verdict.admitted:
+        decision = decide(view)
+        if job_id in decision.admitted:
             return view.now
-        view = _apply(view, verdict)
+        view = _apply(view, decision)
         following = _next_moment(view)
         if following is None:
             return None
@@ -60,15 +60,15 @@ def starts_at(view: PoolView, job_id: str) -> datetime | None:
     return None
 
 
-def _apply(view: PoolView, verdict: Verdict) -> PoolView:
-    admitted = set(verdict.admitted)
-    paused = {one.victim for one in verdict.preemptions}
-    shrunk = {one.job: one.replicas for one in verdict.reclaims}
+def _apply(view: PoolView, decision: Decision) -> PoolView:
+    admitted = set(decision.admitted)
+    paused = {one.victim for one in decision.preemptions}
+    shrunk = {one.job: one.replicas for one in decision.reclaims}
     drained = view.now + DRAINED_AFTER
     holders = [_release(one, paused, shrunk, drained) for one in view.holders]
     holders += [_make_holder(job, view.now) for job in view.queued if job.id in admitted]
     queued = [job for job in view.queued if job.id not in admitted]
-    return replace(view, holders=holders, queued=queued, claims=verdict.claims)
+    return replace(view, holders=holders, queued=queued, claims=decision.claims)
 
 
 def _release(one: HolderView, paused: set[str], shrunk: dict[str, int], drained: datetime) -> HolderView:

@@ -1,6 +1,6 @@
 """Input and output of a scheduling decision. Pure data.
 
-teams, holders, claims, the line ──PoolView──▶ decide ──Verdict──▶ starts, reasons, preemptions, growth, claims
+teams, holders, claims, the line ──PoolView──▶ decide ──Decision──▶ starts, reasons, preemptions, growth, claims
 """
 
 from collections.abc import Mapping, Sequence
@@ -155,7 +155,7 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Decision:
     """The result of a decision. Every queued job is either admitted or has one reason."""
 
     admissions: tuple[Admission, ...]

@@ -12,7 +12,7 @@ from backend.jobs.attempts import ending
 from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job, JobAttempt
 from backend.jobs.outbox import enqueue
-from backend.reconcile.verdicts import STALL_DEADLINE_S, Verdict, is_stuck
+from backend.reconcile.judging import STALL_DEADLINE_S, Action, is_stuck
 from backend.reconcile.views import Held
 
 ACTOR = "reconcile"
@@ -41,10 +41,10 @@ def note_stalled(held: Held, ray_status: str, now: datetime) -> None:
     record_event(job, "stalled", actor=ACTOR, now=now, reason="driver_stands_still", message=message)
 
 
-def confirm_end(held: Held, verdict: Verdict, ray_status: str, now: datetime) -> None:
+def confirm_end(held: Held, action: Action, ray_status: str, now: datetime) -> None:
     """Runs before a submission is stopped. A stall is on record before the driver is ended for it."""
-    job = _unchanged(held, NOT_MOVED if verdict is Verdict.END_STALLED else SAME_ATTEMPT)
-    if verdict is Verdict.END_STALLED and job.stalled_since is None:
+    job = _unchanged(held, NOT_MOVED if action is Action.END_STALLED else SAME_ATTEMPT)
+    if action is Action.END_STALLED and job.stalled_since is None:
         note_stalled(held, ray_status, now)
 
 

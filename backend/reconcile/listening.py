@@ -18,8 +18,8 @@ from django.conf import settings
 from django.db.models import Q
 
 from backend.jobs.models import HOLDING_STATES, JobAttempt, ReconcileLease
+from backend.reconcile.judging import SILENCE_S, TURNING_STATES
 from backend.reconcile.lease import NAME
-from backend.reconcile.verdicts import SILENCE_S, TURNING_STATES
 
 log = logging.getLogger(__name__)
 

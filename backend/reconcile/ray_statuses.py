@@ -1,4 +1,4 @@
-"""Ray's status of the jobs of a round, where a verdict needs it.
+"""Ray's status of the jobs of a round, where an action needs it.
 
 Invariants:
 - each Ray is queried on its own and in parallel with the others: one that hangs does not hide the jobs of the others;
@@ -16,7 +16,7 @@ from typing import Final
 from backend.jobs.attempts.launcher import Launcher, Rays, SubmissionStatus
 from backend.pools.clusters.addresses import RayAddress, address_of
 from backend.pools.clusters.dashboard import LauncherError
-from backend.reconcile.verdicts import needs_ray_status
+from backend.reconcile.judging import needs_ray_status
 from backend.reconcile.views import Held
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 Invariants:
 - Ray is called outside every transaction; each action is a transaction of its own that first proves the lease and that
   the job and its attempt are unchanged since they were judged;
-- a submission is stopped only after such a transaction: a turn of its driver's loop since the verdict saves it;
+- a submission is stopped only after such a transaction: a turn of its driver's loop since the job was judged saves it;
 - at most `MOST_LOST_A_MINUTE` attempts are given up per minute, over all rounds and processes: if Ray itself forgot its
   jobs, or reconciliation errs, most jobs are spared and the log reports it;
 - an unreachable Ray is logged, changes nothing, and delays no pool of another Ray;
@@ -40,23 +40,23 @@ from backend.reconcile.actions import (
     note_stalled,
     run_out_of_time,
 )
+from backend.reconcile.judging import Action, judge
 from backend.reconcile.lease import Lease, prove, reconcile_lease
 from backend.reconcile.listening import Probe, listening_since, site_is_reachable
 from backend.reconcile.ray_statuses import query_rays
-from backend.reconcile.verdicts import Verdict, judge
 from backend.reconcile.views import Held, held_jobs
 
 log = logging.getLogger(__name__)
 
 MOST_LOST_A_MINUTE = 10
 ASKING_TAKES = 0.5  # of a round, at most: the rest is for acting on the answers
-GIVEN_UP = frozenset({Verdict.ATTEMPT_LOST, Verdict.START_FAILED})
-BRAKED = GIVEN_UP | {Verdict.END_STALLED}
-ENDS_SUBMISSION = frozenset({Verdict.STOP_SUBMISSION, Verdict.END_STALLED})
+GIVEN_UP = frozenset({Action.ATTEMPT_LOST, Action.START_FAILED})
+BRAKED = GIVEN_UP | {Action.END_STALLED}
+ENDS_SUBMISSION = frozenset({Action.STOP_SUBMISSION, Action.END_STALLED})
 SWEEP_LOOKS_BACK = timedelta(days=2)
 SWEEP_GRACE = timedelta(seconds=30)  # a finished driver needs a moment to exit
 
-Verdicts = Iterator[tuple[Held, Verdict, SubmissionStatus | None]]
+Actions = Iterator[tuple[Held, Action, SubmissionStatus | None]]
 
 
 def reconcile(rays: Rays, clock: Clock = database_now, probe: Probe = site_is_reachable) -> None:
@@ -65,9 +65,9 @@ def reconcile(rays: Rays, clock: Clock = database_now, probe: Probe = site_is_re
             return
         now = clock()
         jobs = held_jobs(now, listening_since(now, probe))
-        for held, verdict, status in _limit_losses(_verdicts(jobs, rays, lease, clock), clock):
-            log.info("verdict job=%s state=%s verdict=%s ray=%s", held.job.pk, held.job.state, verdict.name, status)
-            _act(held, verdict, status, rays=rays, lease=lease, now=clock())
+        for held, action, status in _limit_losses(_actions(jobs, rays, lease, clock), clock):
+            log.info("action job=%s state=%s action=%s ray=%s", held.job.pk, held.job.state, action.name, status)
+            _act(held, action, status, rays=rays, lease=lease, now=clock())
 
 
 def sweep_zombies(rays: Rays, clock: Clock = database_now) -> None:
@@ -95,7 +95,7 @@ def _sweep(launcher: Launcher, now: datetime) -> None:
         launcher.stop(submission_id)
 
 
-def _verdicts(jobs: Iterable[Held], rays: Rays, lease: Lease, clock: Clock) -> Verdicts:
+def _actions(jobs: Iterable[Held], rays: Rays, lease: Lease, clock: Clock) -> Actions:
     held_now = list(jobs)
     now = time.monotonic()
     statuses = query_rays(held_now, rays, stop_at=now + ASKING_TAKES * (lease.stop_at - now))
@@ -106,9 +106,9 @@ def _verdicts(jobs: Iterable[Held], rays: Rays, lease: Lease, clock: Clock) -> V
         status = statuses.get(held.attempt.submission_id) if held.attempt else None
         if _store_left_facts(held, status, clock()):
             continue  # the next round judges by these facts
-        verdict = judge(held.view, status)
-        if verdict is not Verdict.NOTHING:
-            yield held, verdict, status
+        action = judge(held.view, status)
+        if action is not Action.NOTHING:
+            yield held, action, status
 
 
 def _store_left_facts(held: Held, status: SubmissionStatus | None, now: datetime) -> bool:
@@ -118,10 +118,10 @@ def _store_left_facts(held: Held, status: SubmissionStatus | None, now: datetime
     return predates_restore(held.attempt) and left_facts()(held.attempt, now)
 
 
-def _limit_losses(verdicts: Verdicts, clock: Clock) -> Verdicts:
+def _limit_losses(actions: Actions, clock: Clock) -> Actions:
     budget: int | None = None
-    for held, verdict, status in verdicts:
-        if verdict in BRAKED:
+    for held, action, status in actions:
+        if action in BRAKED:
             if budget is None:
                 recent = JobAttempt.objects.filter(
                     outcome__in=(LOST, START_FAILED), ended_at__gt=clock() - timedelta(minutes=1)
@@ -131,67 +131,67 @@ def _limit_losses(verdicts: Verdicts, clock: Clock) -> Verdicts:
                 log.error("brake: %d attempts lost within a minute; job=%s waits", MOST_LOST_A_MINUTE, held.job.pk)
                 continue
             budget -= 1
-        yield held, verdict, status
+        yield held, action, status
 
 
 def _act(
-    held: Held, verdict: Verdict, status: SubmissionStatus | None, *, rays: Rays, lease: Lease, now: datetime
+    held: Held, action: Action, status: SubmissionStatus | None, *, rays: Rays, lease: Lease, now: datetime
 ) -> None:
     try:
-        if _ends_submission(verdict, status):
+        if _ends_submission(action, status):
             with transaction.atomic():
                 prove(lease)
-                confirm_end(held, verdict, str(status), now)
-        log_tail = _call_ray(held, verdict, status, rays)
+                confirm_end(held, action, str(status), now)
+        log_tail = _call_ray(held, action, status, rays)
         if log_tail is None:
             return
         with transaction.atomic():
             prove(lease)
-            _write(held, verdict, status, log_tail, now)
+            _write(held, action, status, log_tail, now)
     except JobMovedOn as moved:
         log.info("job=%s changed since it was judged: %s", held.job.pk, moved)
 
 
-def _ends_submission(verdict: Verdict, status: SubmissionStatus | None) -> bool:
-    must_end = verdict in {Verdict.FINISH, Verdict.LAND_PAUSE} and status is not None and status.is_live
-    return verdict in ENDS_SUBMISSION or must_end
+def _ends_submission(action: Action, status: SubmissionStatus | None) -> bool:
+    must_end = action in {Action.FINISH, Action.LAND_PAUSE} and status is not None and status.is_live
+    return action in ENDS_SUBMISSION or must_end
 
 
-def _call_ray(held: Held, verdict: Verdict, status: SubmissionStatus | None, rays: Rays) -> str | None:
-    """Returns the end of the attempt's log if the verdict stores it; None if Ray did not carry the verdict out."""
+def _call_ray(held: Held, action: Action, status: SubmissionStatus | None, rays: Rays) -> str | None:
+    """Returns the end of the attempt's log if the action stores it; None if Ray did not carry the action out."""
     if held.attempt is None:
         return ""
     launcher, submission_id = rays(held.job.pool), held.attempt.submission_id
     try:
-        if _ends_submission(verdict, status):
+        if _ends_submission(action, status):
             launcher.stop(submission_id)
-        return launcher.log_tail(submission_id, max_chars=2_000) if verdict in GIVEN_UP else ""
+        return launcher.log_tail(submission_id, max_chars=2_000) if action in GIVEN_UP else ""
     except LauncherError as error:
         log.warning("ray does not respond: %s", error)
-        return None if verdict in ENDS_SUBMISSION else ""
+        return None if action in ENDS_SUBMISSION else ""
 
 
-def _write(held: Held, verdict: Verdict, status: SubmissionStatus | None, log_tail: str, now: datetime) -> None:
-    match verdict:
-        case Verdict.STILL_ALIVE:
+def _write(held: Held, action: Action, status: SubmissionStatus | None, log_tail: str, now: datetime) -> None:
+    match action:
+        case Action.STILL_ALIVE:
             note_alive(held, now)
-        case Verdict.STALLED:
+        case Action.STALLED:
             note_stalled(held, str(status), now)
-        case Verdict.MOVES_AGAIN:
+        case Action.MOVES_AGAIN:
             note_moving(held, now)
-        case Verdict.LAUNCH_AGAIN:
+        case Action.LAUNCH_AGAIN:
             launch_again(held, now)
-        case Verdict.OUT_OF_TIME:
+        case Action.OUT_OF_TIME:
             run_out_of_time(held, now)
-        case Verdict.ATTEMPT_LOST:
+        case Action.ATTEMPT_LOST:
             lose_attempt(held, str(status), log_tail, now)
-        case Verdict.NEXT_ATTEMPT:
+        case Action.NEXT_ATTEMPT:
             next_attempt(held, now)
-        case Verdict.START_FAILED:
+        case Action.START_FAILED:
             fail_start(held, str(status), log_tail, now)
-        case Verdict.FINISH:
+        case Action.FINISH:
             finish(held, now)
-        case Verdict.LAND_PAUSE:
+        case Action.LAND_PAUSE:
             land_pause(held, str(status), now)
-        case Verdict.STOP_SUBMISSION | Verdict.END_STALLED | Verdict.NOTHING:
+        case Action.STOP_SUBMISSION | Action.END_STALLED | Action.NOTHING:
             pass

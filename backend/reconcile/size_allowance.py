@@ -1,7 +1,7 @@
 """The time that a job's size adds to the deadlines of its start, its pause or its stall.
 
 Invariants:
-- nothing is added if the model's shape or its devices are unknown: the deadlines of verdicts.py are minimums;
+- nothing is added if the model's shape or its devices are unknown: the deadlines of judging.py are minimums;
 - a model's config.json is read only for a job beyond such a minimum.
 """
 

@@ -8,8 +8,8 @@ from typing import Final
 from django.db.models import Exists, F, OuterRef, Prefetch, Q, Subquery, Sum
 
 from backend.jobs.models import HOLDING_STATES, Job, JobAttempt, JobEvent, OutboxMessage
+from backend.reconcile.judging import TURNING_STATES, JobView, is_past_base_deadline
 from backend.reconcile.size_allowance import size_extra_s
-from backend.reconcile.verdicts import TURNING_STATES, JobView, is_past_base_deadline
 
 NEVER_S = 0.0
 AHEAD: Final = timedelta(minutes=1)

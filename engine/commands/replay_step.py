@@ -25,22 +25,22 @@ def replay_step(words: Sequence[str]) -> int:
 
 def _replay(folder: Path, model: Path | None) -> int:
     from engine.training.replay.again import train_again  # torch is imported here, not by every command
+    from engine.training.replay.comparison import changed_input, compare
     from engine.training.replay.record import Machine, read_record
-    from engine.training.replay.verdict import changed_input, compare
 
     record = read_record(folder)
-    verdict = changed_input(folder, record)
+    comparison = changed_input(folder, record)
     differences = list[str]()
-    if verdict.is_the_same:
+    if comparison.is_the_same:
         with tempfile.TemporaryDirectory(prefix="laminar-step-", dir=folder) as again:
             train_again(folder, record, Path(again), model=model)
-            verdict = compare(folder, Path(again), record)
+            comparison = compare(folder, Path(again), record)
         differences = record.machine.differences(Machine.here())
         differences += [f"no deterministic kernel for {each}" for each in record.not_deterministic]
-    if verdict.is_the_same:
-        _say(f"step {record.step}: bit for bit the same, {verdict.num_tensors} tensors")
+    if comparison.is_the_same:
+        _say(f"step {record.step}: bit for bit the same, {comparison.num_tensors} tensors")
         return 0
-    _say(f"step {record.step} diverges first in {verdict.diverging}: {verdict.how}")
+    _say(f"step {record.step} diverges first in {comparison.diverging}: {comparison.how}")
     if differences:
         _say(f"equal bits cannot be expected: {'; '.join(differences)}")
     return 1

@@ -16,9 +16,9 @@ from typing import Any, Final
 from engine.fit.shape import ModelShape
 from engine.presets.by_pool import PATHS_BY_POOL, STAGES_BY_POOL, PoolSize
 from engine.presets.preset import Preset
+from engine.spec.conditional_settings import CONDITIONAL_SETTINGS
 from engine.spec.environment_workers import CALLS_OF_A_WORKER, open_samples, workers_for
 from engine.spec.job import JobSpec, TrainerSpec
-from engine.spec.knob_effects import KNOB_EFFECTS
 from engine.spec.schedules import SCHEDULES
 from engine.spec.setting_paths import is_set, value_at, with_settings
 from engine.spec.slots import kv_tokens_of_a_slot
@@ -139,7 +139,7 @@ def _runtime() -> Preset:
 
 def _critic(spec: JobSpec) -> Iterator[Preset]:
     path = "algorithm.critic.learning_rate"
-    if KNOB_EFFECTS[path].acts(spec):
+    if CONDITIONAL_SETTINGS[path].acts(spec):
         reason = "Ten times the policy's: the critic's head starts untrained (verl's PPO examples)."
         yield Preset(path=path, value=1e-5, reason=reason)
 
@@ -167,7 +167,7 @@ def _new_tokens(spec: JobSpec, shape: ModelShape) -> Preset:
 
 def _clip(spec: JobSpec) -> Preset:
     path = "algorithm.clip_high"
-    if not KNOB_EFFECTS[path].acts(spec):
+    if not CONDITIONAL_SETTINGS[path].acts(spec):
         return Preset(path=path, value=None, reason="A step of one update never clips.")
     if spec.algorithm.name != "grpo":
         return Preset(path=path, value=None, reason=f"The default of {spec.algorithm.name}.")

@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import Field
 
-from engine.spec.knob_effects import knob
+from engine.spec.conditional_settings import conditional
 from engine.spec.strict import Strict
 
 MAX_ANSWERS: Final = 2**18
@@ -41,7 +41,7 @@ class EvaluationSpec(Strict):
         le=1_000_000,
         description="Also evaluate each time this many steps are trained; 0: only initial and final weights.",
     )
-    samples: int = knob(
+    samples: int = conditional(
         1,
         "evaluation.samples",
         "Answers per held-out prompt: k of avg@k and pass@k.",
@@ -58,11 +58,15 @@ class EvaluationSpec(Strict):
     temperature: float | None = Field(
         None, ge=0, le=4, description="For held-out answers; 0: greedy. Empty: rollout.temperature."
     )
-    top_p: float | None = knob(None, "evaluation.top_p", "For held-out answers. Empty: rollout.top_p.", gt=0, le=1)
-    top_k: int | None = knob(
+    top_p: float | None = conditional(
+        None, "evaluation.top_p", "For held-out answers. Empty: rollout.top_p.", gt=0, le=1
+    )
+    top_k: int | None = conditional(
         None, "evaluation.top_k", "For held-out answers; 0: all tokens. Empty: rollout.top_k.", ge=0, le=1_000_000
     )
-    min_p: float | None = knob(None, "evaluation.min_p", "For held-out answers. Empty: rollout.min_p.", ge=0, lt=1)
+    min_p: float | None = conditional(
+        None, "evaluation.min_p", "For held-out answers. Empty: rollout.min_p.", ge=0, lt=1
+    )
 
     def sampling(self, otherwise: TokenSampling) -> TokenSampling:
         """These settings; `otherwise` supplies the empty ones."""

@@ -15,10 +15,10 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
 
+from engine.spec.conditional_settings import conditional
+from engine.spec.conflicts import find_conflicts
 from engine.spec.evaluation import EvaluationSpec as EvaluationSpec
 from engine.spec.evaluation import TokenSampling
-from engine.spec.knob_effects import knob
-from engine.spec.misfits import misfits
 from engine.spec.optimizer import OptimizerSpec as OptimizerSpec
 from engine.spec.printable import refuse_unreadable
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName, own_clips
@@ -54,10 +54,10 @@ class ModelSpec(Strict):
         description="How prompts and tool results are formatted for the model: with its own chat template, or as plain "
         "text. Empty: with the template if the model has one.",
     )
-    chat_options: dict[ParamKey, ParamValue] = knob(
+    chat_options: dict[ParamKey, ParamValue] = conditional(
         {}, "model.chat_options", "Variables of the chat template, such as enable_thinking.", max_length=40
     )
-    history: Literal["template", "as_generated"] = knob(
+    history: Literal["template", "as_generated"] = conditional(
         "template",
         "model.history",
         "How the model sees its earlier answers at its next turn. template: as the chat template renders them; if the "
@@ -80,7 +80,7 @@ class EnvironmentSpec(Strict):
     params: dict[ParamKey, ParamValue] = Field(
         default_factory=dict, max_length=40, description="Settings of the environment."
     )
-    code: Annotated[Text, Field(max_length=100_000)] = knob(
+    code: Annotated[Text, Field(max_length=100_000)] = conditional(
         "", "environment.code", "Your Python file. It runs in a sandbox."
     )
     turn_timeout_s: float = Field(
@@ -108,18 +108,20 @@ class CorrectionSpec(Strict):
         description="How the difference between the generating and the trained policy is corrected. Empty: truncated; "
         "none with cispo, whose clip does the same.",
     )
-    cap: float = knob(
+    cap: float = conditional(
         2.0, "algorithm.correction.cap", "The largest importance weight; larger ones are cut or masked.", gt=0, le=1_000
     )
-    low: float = knob(0.5, "algorithm.correction.low", "Tokens with a smaller ratio are masked.", ge=0, le=1)
-    high: float = knob(5.0, "algorithm.correction.high", "Tokens with a larger ratio are masked.", ge=1, le=1_000)
+    low: float = conditional(0.5, "algorithm.correction.low", "Tokens with a smaller ratio are masked.", ge=0, le=1)
+    high: float = conditional(
+        5.0, "algorithm.correction.high", "Tokens with a larger ratio are masked.", ge=1, le=1_000
+    )
 
 
 class KlSpec(Strict):
     """KL penalty against the model that the job started from."""
 
     coefficient: float = Field(0.0, ge=0, le=100, description="Weight of the KL penalty; 0: no reference model.")
-    estimator: Literal["k1", "k2", "k3"] = knob(
+    estimator: Literal["k1", "k2", "k3"] = conditional(
         "k3",
         "algorithm.kl.estimator",
         "Schulman's estimators of the KL divergence. k1 lowers the rewards, k2 and k3 are terms of the loss.",
@@ -129,10 +131,12 @@ class KlSpec(Strict):
 class CriticSpec(Strict):
     """The value model of PPO."""
 
-    learning_rate: float = knob(1e-3, "algorithm.critic.learning_rate", "The critic's learning rate.", gt=0, le=1)
-    gamma: float = knob(1.0, "algorithm.critic.gamma", "Discount of later rewards.", gt=0, le=1)
-    gae_lambda: float = knob(1.0, "algorithm.critic.gae_lambda", "GAE's bias-variance trade-off.", ge=0, le=1)
-    value_clip: float = knob(
+    learning_rate: float = conditional(
+        1e-3, "algorithm.critic.learning_rate", "The critic's learning rate.", gt=0, le=1
+    )
+    gamma: float = conditional(1.0, "algorithm.critic.gamma", "Discount of later rewards.", gt=0, le=1)
+    gae_lambda: float = conditional(1.0, "algorithm.critic.gae_lambda", "GAE's bias-variance trade-off.", ge=0, le=1)
+    value_clip: float = conditional(
         0.2, "algorithm.critic.value_clip", "The largest change of a value in one step.", gt=0, le=1_000
     )
 
@@ -145,14 +149,14 @@ class TeacherSpec(Strict):
         description="A frozen model to learn from: a built-in one (demo) or one of your team's, NAME or NAME@VERSION. "
         "It must have the policy's vocabulary. Empty: no teacher.",
     )
-    coefficient: float = knob(
+    coefficient: float = conditional(
         1.0,
         "algorithm.teacher.coefficient",
         "Weight of the distance to the teacher, relative to advantages of about 1.",
         gt=0,
         le=100,
     )
-    reward_weight: float = knob(
+    reward_weight: float = conditional(
         1.0,
         "algorithm.teacher.reward_weight",
         "Weight of the rewards; 0: the policy learns from the teacher only.",
@@ -173,7 +177,7 @@ class GroupsSpec(Strict):
         description="When a sample fails without a reward: train_rest trains the group without it; replace starts "
         "another sample, at most group_size per group, then trains the rest; drop drops the group.",
     )
-    min_group: int | None = knob(
+    min_group: int | None = conditional(
         None,
         "algorithm.groups.min_group",
         "The fewest samples with a reward that a group is trained with; a smaller group is dropped. Empty: half of "
@@ -193,14 +197,14 @@ class GroupsSpec(Strict):
 class AlgorithmSpec(Strict):
     name: AlgorithmName = Field("grpo", description="The policy gradient algorithm.")
     group_size: int = Field(8, ge=1, le=256, description="Samples per prompt; their mean reward is the baseline.")
-    clip_low: float | None = knob(
+    clip_low: float | None = conditional(
         None,
         "algorithm.clip_low",
         f"The ratio is clipped below 1 - clip_low. Empty: the algorithm's default, {own_clips('clip_low')}.",
         gt=0,
         le=1,
     )
-    clip_high: float | None = knob(
+    clip_high: float | None = conditional(
         None,
         "algorithm.clip_high",
         "The ratio is clipped above 1 + clip_high. Left out: chosen for the model; for a small model the algorithm's "
@@ -209,7 +213,7 @@ class AlgorithmSpec(Strict):
         le=10,
     )
     entropy_coefficient: float = Field(0.0, ge=0, le=10, description="Weight of the entropy bonus; 0: none.")
-    overlong_tokens: int = knob(
+    overlong_tokens: int = conditional(
         0,
         "algorithm.overlong_tokens",
         "Length of DAPO's soft penalty: over the last tokens before the length limit the reward falls by up to 1.",
@@ -269,7 +273,7 @@ class ScheduleSpec(Strict):
         le=1_000,
         description=f"Staler trajectories are dropped, with a reason. Empty: the schedule's default, {own_bounds()}.",
     )
-    lead_steps: float | None = knob(
+    lead_steps: float | None = conditional(
         None,
         "schedule.lead_steps",
         "How many steps generation runs ahead of training. A larger lead hides longer answers and adds as much "
@@ -277,7 +281,7 @@ class ScheduleSpec(Strict):
         ge=0,
         le=100,
     )
-    age_cap: int | None = knob(
+    age_cap: int | None = conditional(
         None,
         "schedule.age_cap",
         "An answer on weights older than this many versions continues on the newest with its KV cache unchanged; so "
@@ -285,7 +289,9 @@ class ScheduleSpec(Strict):
         ge=1,
         le=1_000,
     )
-    repack: bool = knob(True, "schedule.repack", "Move the last answers together to free replicas for new weights.")
+    repack: bool = conditional(
+        True, "schedule.repack", "Move the last answers together to free replicas for new weights."
+    )
 
     @property
     def staleness_bound(self) -> int:
@@ -332,7 +338,7 @@ class RolloutSpec(Strict):
     kv_tokens: int = Field(
         0, ge=0, le=1_000_000_000, description="Size of a replica's KV cache; 0: max_batch answers of full length."
     )
-    weight_slots: int | None = knob(
+    weight_slots: int | None = conditional(
         None,
         "rollout.weight_slots",
         "Weight versions that a replica holds at once, so that it can take new weights while older answers finish. "
@@ -357,7 +363,7 @@ class ResourceSpec(Strict):
         description="Devices of the trainer; 0 is allowed if training.steps is 0. Left out: chosen for model and pool; "
         "1 for a small model.",
     )
-    devices_per_replica: int = knob(
+    devices_per_replica: int = conditional(
         1,
         "resources.devices_per_replica",
         "Devices per replica, on one host; the model is split over them. Left out: chosen for model and pool.",
@@ -411,7 +417,7 @@ class JobSpec(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> Self:
-        errors = [] if info.context is ACCEPTED else list(misfits(self))
+        errors = [] if info.context is ACCEPTED else list(find_conflicts(self))
         if errors:
             raise ValidationError.from_exception_data(type(self).__name__, errors)
         return self

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from engine.spec.knob_effects import knob
+from engine.spec.conditional_settings import conditional
 from engine.spec.strict import Strict
 
 
@@ -14,7 +14,7 @@ class TrainerSpec(Strict):
         description="The training backend. torch shards weights, gradients and optimizer over several devices (FSDP) "
         "and needs the least memory per device in bfloat16; deepspeed (ZeRO) trains dense models only.",
     )
-    zero_stage: int = knob(
+    zero_stage: int = conditional(
         2, "trainer.zero_stage", "ZeRO shards the optimizer (1), also gradients (2), also weights (3).", ge=1, le=3
     )
     compute_dtype: Literal["float32", "bfloat16"] | None = Field(
@@ -35,7 +35,7 @@ class TrainerSpec(Strict):
         description="Tokens in one forward and backward pass; limits memory use. Left out: chosen for the model; 8,192 "
         "for a small model.",
     )
-    sequence_parallel: int = knob(
+    sequence_parallel: int = conditional(
         1,
         "trainer.sequence_parallel",
         "Devices that share a sequence: each computes some of its tokens, and in attention all tokens for some of the "
@@ -43,14 +43,14 @@ class TrainerSpec(Strict):
         ge=1,
         le=64,
     )
-    shard_within: Literal["all", "node"] = knob(
+    shard_within: Literal["all", "node"] = conditional(
         "all",
         "trainer.shard_within",
         "The devices among which weights, gradients and optimizer are sharded. all: the trainer's. node: those of a "
         "host; each host has a copy, and hosts exchange gradients only, once an update. Needs as many devices on every "
         "host.",
     )
-    gradient_sums: Literal["micro_batch", "update"] | None = knob(
+    gradient_sums: Literal["micro_batch", "update"] | None = conditional(
         None,
         "trainer.gradient_sums",
         "When gradients are summed over the devices. micro_batch: after each micro-batch; a device keeps its part of "
@@ -58,4 +58,6 @@ class TrainerSpec(Strict):
         "if the memory of the GPUs holds them.",
     )
     lora_rank: int = Field(0, ge=0, le=1_024, description="Train a LoRA adapter of this rank; 0: all weights.")
-    lora_alpha: float = knob(32.0, "trainer.lora_alpha", "The adapter is scaled by alpha / rank.", gt=0, le=10_000)
+    lora_alpha: float = conditional(
+        32.0, "trainer.lora_alpha", "The adapter is scaled by alpha / rank.", gt=0, le=10_000
+    )

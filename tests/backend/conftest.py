@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection, transaction
 from django.test import Client
 
@@ -17,7 +18,6 @@ from backend.accounts.models import ApiKey, Membership, Project, Role, Team, Use
 from backend.accounts.services import create_api_key
 from backend.assets.models import Asset, AssetOrigin, AssetState
 from backend.checkpoints.models import Checkpoint
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool, TeamQuota

@@ -103,9 +103,9 @@ def timed(name: str, schedule: Callable[[], int], rounds: int) -> Timed:
 
 
 def measure(num_jobs: int, *, profile: bool) -> list[Timed]:
+    from backend.jobs.queue.scheduling import MOST_EXPLANATIONS, schedule_pool
     from django.db import connection
 
-    from backend.jobs.line.scheduling import MOST_EXPLANATIONS, schedule_pool
     from backend.jobs.models import Job
 
     now = datetime.now(UTC)

@@ -14,7 +14,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from backend.reconcile.verdicts import STALL_LAST_DEADLINE_S
+from backend.reconcile.judging import STALL_LAST_DEADLINE_S
 from tests.e2e.conftest import Stack, running_stack
 from tests.e2e.ends import assert_it_ended_once_and_well, assert_nobodys_bill_is_wrong, spec
 

@@ -127,7 +127,7 @@ def test_a_running_job_is_cancelled_and_leaves_no_actor(stack: Stack) -> None:
     assert stack.get("/pools")["data"][0]["reserved"] == 0
 
 
-@pytest.mark.soak  # tests/backend/jobs/line proves it without a job that runs
+@pytest.mark.soak  # tests/backend/jobs/queue proves it without a job that runs
 def test_job_over_quota_waits_with_reason_and_cancels_at_once(stack: Stack) -> None:
     large = {"rollout": {"replicas": 4, "max_batch": 4}, "training": {"steps": 5_000}}
     first, second = stack.submit(**large), stack.submit(**large)
@@ -138,7 +138,7 @@ def test_job_over_quota_waits_with_reason_and_cancels_at_once(stack: Stack) -> N
         assert stack.finish(job["id"], within_s=300)["state"] == "cancelled"
 
 
-@pytest.mark.soak  # tests/backend/jobs/line/test_races.py has it raced sixteen times
+@pytest.mark.soak  # tests/backend/jobs/queue/test_races.py has it raced sixteen times
 def test_the_same_request_twice_is_one_job(stack: Stack) -> None:
     key = str(uuid.uuid4())
     body = {"project": stack.project, "spec": {"name": "twice", "training": {"steps": 1}, "evaluation": {"prompts": 1}}}

@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 from playwright.sync_api import expect
 
 from backend.checkpoints.models import Checkpoint, CheckpointState
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
 from backend.jobs.submitting.validation import validate_job
 from backend.pages.job.making import FORM

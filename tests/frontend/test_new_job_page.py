@@ -21,8 +21,8 @@ from backend.pages.new_job.as_code import calls
 from backend.pages.new_job.forms import JobForm
 from backend.pages.new_job.spec_fields import spec_fields
 from engine.fit.known_models import KNOWN_CONFIGS
+from engine.spec.conditional_settings import CONDITIONAL_SETTINGS, without_effect
 from engine.spec.job import JobSpec
-from engine.spec.knob_effects import KNOB_EFFECTS, without_effect
 from tests.backend.conftest import given_asset
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of
@@ -213,7 +213,7 @@ def test_idle_settings_are_marked_and_help_names_conditions(world: World, owner:
     assert re.search(r'id="f-algorithm-critic-gamma-error">.*Only with the algorithm ppo', page)
     assert "Fix 2 errors" in page and not Job.objects.exists()
     shown = text_of(owner.get("/jobs/new"))
-    for effect in KNOB_EFFECTS.values():
+    for effect in CONDITIONAL_SETTINGS.values():
         assert effect.only in unescape(shown)
 
 
@@ -268,7 +268,9 @@ def test_idle_setting_is_disabled_with_reason(world: World, owner: Client) -> No
     for path in without_effect(JobSpec(name="n")):
         place = "f-" + path.replace(".", "-")
         assert re.search(rf'id="{place}"[^>]* disabled', page), path
-        assert re.search(rf'id="{place}-acts"><b>No effect in this job.</b> {re.escape(KNOB_EFFECTS[path].only)}', page)
+        assert re.search(
+            rf'id="{place}-acts"><b>No effect in this job.</b> {re.escape(CONDITIONAL_SETTINGS[path].only)}', page
+        )
     assert '<li data-field="f-algorithm-critic-gamma" data-idle>' in judged(owner, filled(world))
     with_ppo = judged(owner, filled(world, algorithm__name="ppo"))
     assert "f-algorithm-critic-gamma" not in with_ppo and '"f-algorithm-critic-value_clip" data-idle' in with_ppo

@@ -6,10 +6,10 @@ from html import unescape
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 
 from backend.accounts.models import Project, User
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota

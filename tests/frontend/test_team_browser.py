@@ -4,10 +4,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from playwright.sync_api import expect
 
 from backend.accounts.models import ApiKey, Membership, User
-from backend.jobs.line.scheduling import schedule_pool
 from backend.pages.urls import urlpatterns
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tests.frontend import seed

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.accounts.acting import Acting
@@ -15,7 +16,6 @@ from backend.checkpoints.registry import promote
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.pausing import pause_job
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
 from backend.pools.clusters.looks import RayHost, note_found
 from backend.pools.models import ResourcePool, TeamQuota

@@ -20,8 +20,8 @@ from backend.clock import database_now
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.changing import change_job
 from backend.jobs.lifecycle import locked_job
-from backend.jobs.line.scheduling import outlook, waiting_message
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import outlook, waiting_message
 from backend.jobs.rest.new_job import COUNTED_SUBMISSION, answer_with_new_job
 from backend.jobs.rest.representations import (
     AttemptOut,

@@ -13,9 +13,9 @@ from backend.api.problems import problems
 from backend.borders.types import PathId
 from backend.clock import database_now
 from backend.jobs.attempts.failures import FailureExplained, explain_failure
-from backend.jobs.line.explain import WaitExplained, explain_wait
-from backend.jobs.line.queue import ANOTHER_TEAM, Holding, InLine, QueueView, queue_view_of
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.explain import WaitExplained, explain_wait
+from backend.jobs.queue.team_view import ANOTHER_TEAM, Holding, InLine, QueueView, queue_view_of
 from backend.jobs.selectors import the_job
 from backend.pools.models import ResourcePool
 from backend.pools.selectors import the_pool

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Final
 
 from backend.accounts.models import Team
-from backend.jobs.line.queue import InLine, queue_view_of
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.team_view import InLine, queue_view_of
 from backend.pages.queue_views import EXPLAINED_UNASKED, BudgetShown
 from backend.pools.budgets import budget_states
 from backend.pools.models import ResourcePool

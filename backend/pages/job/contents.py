@@ -14,10 +14,9 @@ from django.http import QueryDict
 
 from backend.accounts.acting import Acting
 from backend.checkpoints.selectors import retention_of
-from backend.jobs.line.explain import explain_wait
 from backend.jobs.models import Job, JobEvent, JobState
+from backend.jobs.queue.explain import explain_wait
 from backend.pages import curl
-from backend.pages.job.acts import story_of
 from backend.pages.job.checkpoint_acts import may_change
 from backend.pages.job.checkpoint_views import rows_of
 from backend.pages.job.controls import controls_of
@@ -29,6 +28,7 @@ from backend.pages.job.panels.faults import faults_shown_of
 from backend.pages.job.panels.lineage import lineage_of
 from backend.pages.job.panels.replica_rows import replica_rows_of
 from backend.pages.job.panels.timeline import timeline_of
+from backend.pages.job.request_progress import story_of
 from backend.pages.job.spec_changes import changes_since, forerunner_of
 from backend.pages.job.tabs import Tab
 from backend.pages.job.use import use_of

@@ -16,8 +16,8 @@ from backend.errors import FieldError, field_errors, plain_message
 from backend.pages.new_job.spec_fields import SHOWN, SpecField, field_at, plain_bound, put_at, spec_fields, value_at
 from backend.pages.typed_numbers import TwoReadings
 from engine.presets.by_model import without_presets
+from engine.spec.conditional_settings import without_effect
 from engine.spec.job import JobSpec
-from engine.spec.knob_effects import without_effect
 
 _NAMES = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 

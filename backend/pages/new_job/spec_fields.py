@@ -18,8 +18,8 @@ from pydantic_core import PydanticUndefined
 
 from backend.pages.typed_numbers import plain_number
 from engine.presets.by_model import PRESET_NUMBERS
+from engine.spec.conditional_settings import CONDITIONAL_SETTINGS
 from engine.spec.job import JobSpec
-from engine.spec.knob_effects import KNOB_EFFECTS
 
 Kind = Literal["text", "whole", "number", "choice", "flag", "words", "settings", "code"]
 
@@ -184,7 +184,7 @@ def _walk(model: type[BaseModel], way: tuple[str, ...]) -> Iterator[SpecField]:
             yield from _walk(info.annotation, (*way, name))
         else:
             is_preset = path in PRESET_NUMBERS
-            acts_only = KNOB_EFFECTS[path].only if path in KNOB_EFFECTS else ""
+            acts_only = CONDITIONAL_SETTINGS[path].only if path in CONDITIONAL_SETTINGS else ""
             yield SpecField(
                 path=path,
                 title=_TITLES.get(path, _title(way, name)),

@@ -26,7 +26,7 @@ from backend.api.idempotency import Answer, once
 from backend.api.limits.rate_limit import SUBMITS, RateExceeded, take, take_sent
 from backend.clock import database_now
 from backend.errors import Conflict, Invalid, NotFound
-from backend.jobs.line.scheduling import outlook
+from backend.jobs.queue.scheduling import outlook
 from backend.jobs.submitting.costs import cost_of
 from backend.jobs.submitting.resolving import ResolvedSpec, resolve_spec
 from backend.jobs.submitting.submit import Submitter, check_submission, submit_job

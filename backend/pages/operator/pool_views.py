@@ -19,8 +19,8 @@ from backend.clock import database_now
 from backend.errors import Invalid, NotFound
 from backend.jobs.control.changing import change_job
 from backend.jobs.lifecycle import locked_job
-from backend.jobs.line.pool_snapshot import holders_of
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.pool_snapshot import holders_of
 from backend.pages.operator.frame import (
     act_and_redirect,
     context_of,

@@ -78,8 +78,8 @@ def test_what_was_written_is_as_it_was_written(write: Any, team: Team, other_tea
     write(3), write(2, to=other_team)
     assert anchor_heads(now=NOW) == 2
     write(2)
-    verdict = verify_audit_log()
-    assert (verdict.findings, verdict.num_chains, verdict.num_entries, verdict.num_anchored) == ((), 2, 7, 5)
+    report = verify_audit_log()
+    assert (report.findings, report.num_chains, report.num_entries, report.num_anchored) == ((), 2, 7, 5)
     call_command("verify_audit")
 
 

@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from backend.jobs.queue.explain import explain_wait
+from backend.jobs.queue.scheduling import schedule_pool
 from django.core import mail
 from django.test import override_settings
 from hypothesis import given, settings
@@ -19,8 +21,6 @@ from backend.budgets.limits import limits_of, set_limit
 from backend.budgets.models import BudgetWarning, SpendingLimit
 from backend.budgets.warnings import warn
 from backend.errors import Denied
-from backend.jobs.line.explain import explain_wait
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
 from backend.pools.decide import decide
 from backend.pools.models import Budget, Reservation, ResourcePool, TeamQuota

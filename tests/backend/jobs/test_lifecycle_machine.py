@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection, transaction
 from django.db.models import Sum
 from hypothesis import HealthCheck, settings
@@ -25,7 +26,6 @@ from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.cancelling import cancel_job, kill_job
 from backend.jobs.control.pausing import begin_pause, pause_job, resume_job
 from backend.jobs.lifecycle import LEGAL_MOVES
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobAttempt, JobState
 from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter

@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.core.management import CommandError, call_command
 from django.test import Client
 
 from backend.accounts.models import Membership, Project, ResetLink, Team, User
 from backend.audit.models import AuditEntry
 from backend.environment import Environment
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec

@@ -1,4 +1,4 @@
-"""A pool without a database: applies `decide`'s verdicts minute by minute, and checks every invariant."""
+"""A pool without a database: applies `decide`'s decisions minute by minute, and checks every invariant."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from backend.pools.decide import decide
-from backend.pools.views import HolderView, PoolView, QueuedJobView, TeamView, Verdict, WaitingReason
+from backend.pools.views import Decision, HolderView, PoolView, QueuedJobView, TeamView, WaitingReason
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -116,15 +116,15 @@ class World:
             now=self.now,
         )
 
-    def minute(self) -> Verdict:
+    def minute(self) -> Decision:
         self._release()
         view = self.view()
-        verdict = decide(view)
-        check_verdict(view, verdict)
-        self._carry_out(verdict)
+        decision = decide(view)
+        check_decision(view, decision)
+        self._carry_out(decision)
         self._check()
         self.now += MINUTE
-        return verdict
+        return decision
 
     def _release(self) -> None:
         for name, one in list(self.holders.items()):
@@ -136,20 +136,20 @@ class World:
             elif one.replicas_leaving:
                 self.holders[name] = replace(one, replicas_leaving=0)
 
-    def _carry_out(self, verdict: Verdict) -> None:
-        for admission in verdict.admissions:
+    def _carry_out(self, decision: Decision) -> None:
+        for admission in decision.admissions:
             self._start(self.queued.pop(admission.job))
-        for resize in verdict.grants:
+        for resize in decision.grants:
             self.holders[resize.job] = replace(self.holders[resize.job], replicas=resize.replicas)
-        for resize in verdict.reclaims:
+        for resize in decision.reclaims:
             one = self.holders[resize.job]
             left = one.replicas_leaving + one.replicas - resize.replicas
             self.holders[resize.job] = replace(one, replicas=resize.replicas, replicas_leaving=left)
-        for preemption in verdict.preemptions:
+        for preemption in decision.preemptions:
             victim = self.holders[preemption.victim]
             self.paused.append((victim.team, self.jobs[preemption.on_behalf_of].team))
             self.holders[preemption.victim] = replace(victim, is_leaving=True, may_grow=False)
-        self.claims = dict(verdict.claims)
+        self.claims = dict(decision.claims)
 
     def _start(self, job: QueuedJobView) -> None:
         self.started.setdefault(job.id, self.now)
@@ -170,7 +170,7 @@ class World:
         return sum(one.held for one in self.holders.values() if one.team == team)
 
     def _check(self) -> None:
-        """An invariant of every state, independent of the verdict."""
+        """An invariant of every state, independent of the decision."""
         assert sum(one.held for one in self.holders.values()) <= self.capacity
         for name, quota in self.teams.items():
             assert self.used(name) <= quota.ceiling
@@ -178,19 +178,19 @@ class World:
             assert firm <= quota.nominal
 
 
-def check_verdict(view: PoolView, verdict: Verdict) -> None:
-    """An invariant of every verdict."""
+def check_decision(view: PoolView, decision: Decision) -> None:
+    """An invariant of every decision."""
     names = {one.id for one in view.queued}
-    assert len(set(verdict.admitted)) == len(verdict.admitted)
-    assert {*verdict.admitted} | {*verdict.reasons} == names
-    assert not {*verdict.admitted} & {*verdict.reasons}
-    assert WaitingReason.NOT_EVALUATED_YET not in verdict.reasons.values()
-    assert set(verdict.claims) <= set(verdict.reasons)
+    assert len(set(decision.admitted)) == len(decision.admitted)
+    assert {*decision.admitted} | {*decision.reasons} == names
+    assert not {*decision.admitted} & {*decision.reasons}
+    assert WaitingReason.NOT_EVALUATED_YET not in decision.reasons.values()
+    assert set(decision.claims) <= set(decision.reasons)
     holders = {one.id: one for one in view.holders}
-    victims = [preemption.victim for preemption in verdict.preemptions]
+    victims = [preemption.victim for preemption in decision.preemptions]
     assert len(set(victims)) == len(victims)
     assert all(holders[victim].preemptible and not holders[victim].is_leaving for victim in victims)
-    assert not {resize.job for resize in verdict.reclaims} & {*victims, *(resize.job for resize in verdict.grants)}
+    assert not {resize.job for resize in decision.reclaims} & {*victims, *(resize.job for resize in decision.grants)}
 
 
 @st.composite

@@ -5,16 +5,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 
 from backend.accounts.models import Team, User
 from backend.audit.models import AuditEntry
 from backend.jobs.lifecycle import advance
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
 from backend.pools.budgets import budget_states, month_of
 from backend.pools.models import Budget, ResourcePool
 from tests.backend.conftest import Api, MakeKey
-from tests.backend.jobs.line.test_quota import operator, put
+from tests.backend.jobs.queue.test_quota import operator, put
 
 __all__ = ["operator"]  # the fixture
 HOUR = timedelta(hours=1)

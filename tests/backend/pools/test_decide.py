@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from backend.pools.decide import AGEING_PER_HOUR, BACKFILL_PATIENCE, decide, in_line
 from backend.pools.views import PoolView, QueuedJobView, TeamView, WaitingReason
-from tests.backend.pools.decide_world import MINUTE, NOW, TEAMS, World, check_verdict, holder, job, pool, team, worlds
+from tests.backend.pools.decide_world import MINUTE, NOW, TEAMS, World, check_decision, holder, job, pool, team, worlds
 
 R = WaitingReason
 
@@ -18,7 +18,7 @@ R = WaitingReason
 @given(worlds())
 def test_no_overselling_and_each_job_admitted_or_has_one_reason(world: World) -> None:
     """Checked by the simulation itself, in each of its minutes."""
-    check_verdict(world.view(), decide(world.view()))
+    check_decision(world.view(), decide(world.view()))
 
 
 @given(worlds(), st.randoms(use_true_random=False))
@@ -62,46 +62,46 @@ def test_a_job_starts_only_if_its_longest_run_can_be_paid() -> None:
     two = [job("a", 2), job("b", 2)]
     for budget, admitted in ((7_199, ()), (7_200, ("a",)), (14_400, ("a", "b"))):
         teams = {"ants": replace(team(8), budget_left=float(budget))}
-        verdict = decide(pool(*two, teams=teams))
-        assert verdict.admitted == admitted
-        assert set(verdict.reasons.values()) <= {R.BUDGET}
+        decision = decide(pool(*two, teams=teams))
+        assert decision.admitted == admitted
+        assert set(decision.reasons.values()) <= {R.BUDGET}
 
 
 def test_job_over_budget_blocks_no_other() -> None:
     teams = {"ants": replace(team(8), budget_left=3_600.0)}
-    verdict = decide(pool(job("dear", 8, waited=timedelta(days=1)), job("cheap", 1), teams=teams))
-    assert (verdict.admitted, verdict.reasons) == (("cheap",), {"dear": R.BUDGET})
+    decision = decide(pool(job("dear", 8, waited=timedelta(days=1)), job("cheap", 1), teams=teams))
+    assert (decision.admitted, decision.reasons) == (("cheap",), {"dear": R.BUDGET})
 
 
 def test_small_jobs_fill_the_gap_beside_a_big_one_for_a_while() -> None:
     big, small = job("big", 6, waited=BACKFILL_PATIENCE - MINUTE, preemptible=False), job("small", 2)
     view = pool(big, small, holders=[holder("runs", 3, preemptible=False)])
-    verdict = decide(view)
-    assert (verdict.admitted, verdict.reasons) == (("small",), {"big": R.TEAM_CEILING})
-    verdict = decide(replace(view, now=NOW + MINUTE))
-    assert verdict.reasons == {"big": R.TEAM_CEILING, "small": R.BEHIND_PRIORITY}
+    decision = decide(view)
+    assert (decision.admitted, decision.reasons) == (("small",), {"big": R.TEAM_CEILING})
+    decision = decide(replace(view, now=NOW + MINUTE))
+    assert decision.reasons == {"big": R.TEAM_CEILING, "small": R.BEHIND_PRIORITY}
 
 
 def test_patient_borrower_holds_the_line_of_borrowers_only() -> None:
     teams = {"ants": team(0), "bees": team(0), "crabs": team(2)}
     runs = [holder("runs", 4, team="bees", ran=MINUTE)]
     big = job("big", 6, waited=BACKFILL_PATIENCE)
-    verdict = decide(pool(big, job("bee", 1, team="bees"), job("crab", 1, team="crabs"), teams=teams, holders=runs))
-    assert verdict.admitted == ("crab",)
-    assert verdict.reasons == {"big": R.POOL_FULL, "bee": R.BACKFILL_HOLD}
+    decision = decide(pool(big, job("bee", 1, team="bees"), job("crab", 1, team="crabs"), teams=teams, holders=runs))
+    assert decision.admitted == ("crab",)
+    assert decision.reasons == {"big": R.POOL_FULL, "bee": R.BACKFILL_HOLD}
 
 
 def test_waiting_borrower_does_not_block_its_teams_own_quota() -> None:
     teams = {"ants": team(4), "bees": team(4)}
     theirs = [holder("theirs", 4, team="bees", preemptible=False)]
     wide, narrow = job("wide", 8, waited=timedelta(days=2)), job("narrow", 2)
-    verdict = decide(pool(wide, narrow, teams=teams, holders=theirs))
-    assert (verdict.admitted, verdict.reasons) == (("narrow",), {"wide": R.POOL_FULL})
+    decision = decide(pool(wide, narrow, teams=teams, holders=theirs))
+    assert (decision.admitted, decision.reasons) == (("narrow",), {"wide": R.POOL_FULL})
 
 
 def test_impossible_job_blocks_no_other() -> None:
-    verdict = decide(pool(job("huge", 99, waited=timedelta(days=9)), job("small", 1)))
-    assert verdict.admitted == ("small",)
+    decision = decide(pool(job("huge", 99, waited=timedelta(days=9)), job("small", 1)))
+    assert decision.admitted == ("small",)
 
 
 def test_priority_goes_first_within_a_team_until_age_outdoes_it() -> None:
@@ -182,8 +182,8 @@ def test_a_line_of_ten_thousand_is_judged_whole() -> None:
     teams = {f"team-{n}": team(2) for n in range(20)}
     line = [job(f"j{n}", 1 + n % 7, team=f"team-{n % 20}", waited=n * timedelta(seconds=1)) for n in range(10_000)]
     view = PoolView(capacity=40, teams=teams, queued=line, now=NOW)
-    verdict = decide(view)
-    assert len(verdict.reasons) + len(verdict.admissions) == 10_000
+    decision = decide(view)
+    assert len(decision.reasons) + len(decision.admissions) == 10_000
 
 
 @pytest.mark.parametrize("devices", [1, 8])

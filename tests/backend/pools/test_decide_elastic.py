@@ -14,8 +14,8 @@ def test_idle_devices_become_replicas() -> None:
 
 
 def test_a_job_that_starts_gets_its_replicas_at_once() -> None:
-    verdict = decide(pool(job("a", 3, most_replicas=2)))
-    assert verdict.admitted == ("a",) and verdict.grants == (Resize(job="a", replicas=2),)
+    decision = decide(pool(job("a", 3, most_replicas=2)))
+    assert decision.admitted == ("a",) and decision.grants == (Resize(job="a", replicas=2),)
 
 
 def test_no_replica_is_granted_while_a_job_could_start() -> None:
@@ -28,8 +28,8 @@ def test_no_replica_is_granted_while_a_job_could_start() -> None:
 def test_a_team_whose_own_line_waits_for_its_quota_gets_none() -> None:
     teams = {"ants": team(4), "bees": team(4)}
     runs = [holder("a", 3, most_replicas=4, preemptible=False), holder("b", 1, team="bees", most_replicas=1)]
-    verdict = decide(pool(job("firm", 2, preemptible=False), teams=teams, holders=runs))
-    assert verdict.grants == (Resize(job="b", replicas=1),)
+    decision = decide(pool(job("firm", 2, preemptible=False), teams=teams, holders=runs))
+    assert decision.grants == (Resize(job="b", replicas=1),)
 
 
 def test_replicas_are_spread_by_share_and_report_borrowing() -> None:

@@ -98,13 +98,13 @@ def test_two_teams_never_take_from_each_other_in_turn(
 
 def test_devices_within_nominal_are_not_taken() -> None:
     within = [holder("theirs", 4, team="bees")]
-    verdict = decide(pool(job("a", 5), job("a2", 5), teams=HALVES, holders=within))
-    assert not verdict.preemptions and verdict.reasons == {"a": R.POOL_FULL, "a2": R.POOL_FULL}
+    decision = decide(pool(job("a", 5), job("a2", 5), teams=HALVES, holders=within))
+    assert not decision.preemptions and decision.reasons == {"a": R.POOL_FULL, "a2": R.POOL_FULL}
 
 
 def test_what_was_just_started_is_let_be_for_a_while() -> None:
     for ran, victims in ((MIN_RUNTIME - timedelta(seconds=1), []), (MIN_RUNTIME, ["theirs"])):
         borrowed = [holder("theirs", 8, team="bees", ran=ran)]
-        verdict = decide(pool(job("a", 4), teams=HALVES, holders=borrowed))
-        assert [one.victim for one in verdict.preemptions] == victims
-        assert verdict.reasons == {"a": R.PREEMPTION_IN_PROGRESS if victims else R.POOL_FULL}
+        decision = decide(pool(job("a", 4), teams=HALVES, holders=borrowed))
+        assert [one.victim for one in decision.preemptions] == victims
+        assert decision.reasons == {"a": R.PREEMPTION_IN_PROGRESS if victims else R.POOL_FULL}

@@ -5,22 +5,22 @@ from datetime import timedelta
 from hypothesis import given, settings
 
 from backend.pools.decide import decide
-from backend.pools.views import Resize, Verdict, WaitingReason
+from backend.pools.views import Decision, Resize, WaitingReason
 from tests.backend.pools.decide_world import MINUTE, World, holder, job, pool, team, worlds
 
 R = WaitingReason
 THIRDS = {"ants": team(4), "bees": team(2), "crabs": team(2)}
 
 
-def victims(verdict: Verdict) -> list[str]:
-    return [one.victim for one in verdict.preemptions]
+def victims(decision: Decision) -> list[str]:
+    return [one.victim for one in decision.preemptions]
 
 
 def test_who_borrows_most_loses_first() -> None:
     holders = [holder("b", 3, team="bees"), holder("c", 5, team="crabs")]
-    verdict = decide(pool(job("a", 3), teams=THIRDS, holders=holders))
-    assert victims(verdict) == ["c"]
-    assert verdict.claims == {"a": 3}
+    decision = decide(pool(job("a", 3), teams=THIRDS, holders=holders))
+    assert victims(decision) == ["c"]
+    assert decision.claims == {"a": 3}
 
 
 def test_least_urgent_then_youngest_job_is_paused_first() -> None:
@@ -29,53 +29,53 @@ def test_least_urgent_then_youngest_job_is_paused_first() -> None:
         holder("old", 2, team="bees", ran=timedelta(hours=5)),
         holder("young", 2, team="bees", ran=timedelta(hours=1)),
     )
-    verdict = decide(
+    decision = decide(
         pool(job("a", 2), teams={"ants": team(4), "bees": team(0)}, capacity=6, holders=[urgent, old, young])
     )
-    assert victims(verdict) == ["young"]
+    assert victims(decision) == ["young"]
 
 
 def test_no_victim_is_taken_that_is_not_needed() -> None:
     """The small one is first in order, the big one is needed, and then the small one is not needed any more."""
     holders = [holder("small", 1, team="bees", ran=timedelta(minutes=30)), holder("big", 7, team="bees")]
-    verdict = decide(pool(job("a", 7), teams={"ants": team(8), "bees": team(0)}, holders=holders))
-    assert victims(verdict) == ["big"]
+    decision = decide(pool(job("a", 7), teams={"ants": team(8), "bees": team(0)}, holders=holders))
+    assert victims(decision) == ["big"]
 
 
 def test_what_is_firm_is_never_taken() -> None:
     firm = [holder("firm", 4, team="bees", preemptible=False), holder("soft", 4, team="bees")]
-    verdict = decide(pool(job("a", 4), teams={"ants": team(4), "bees": team(4)}, holders=firm))
-    assert victims(verdict) == ["soft"]
+    decision = decide(pool(job("a", 4), teams={"ants": team(4), "bees": team(4)}, holders=firm))
+    assert victims(decision) == ["soft"]
 
 
 def test_strictly_more_urgent_job_preempts_within_its_team() -> None:
     runs = [holder("runs", 8, priority=1)]
     for priority, paused in ((0, []), (1, []), (2, ["runs"])):
-        verdict = decide(pool(job("a", 4, priority=priority), holders=runs))
-        assert victims(verdict) == paused
+        decision = decide(pool(job("a", 4, priority=priority), holders=runs))
+        assert victims(decision) == paused
     assert victims(decide(pool(job("a", 4, priority=9), holders=[holder("runs", 8, preemptible=False)]))) == []
 
 
 def test_elastic_replicas_go_before_any_job_is_paused() -> None:
     holders = [holder("grown", 3, replicas=5, preemptible=False)]
-    verdict = decide(pool(job("a", 2, preemptible=False), holders=holders))
-    assert not verdict.preemptions
-    assert verdict.reclaims == (Resize(job="grown", replicas=3),)
-    assert (verdict.reasons, verdict.claims) == ({"a": R.PREEMPTION_IN_PROGRESS}, {"a": 2})
+    decision = decide(pool(job("a", 2, preemptible=False), holders=holders))
+    assert not decision.preemptions
+    assert decision.reclaims == (Resize(job="grown", replicas=3),)
+    assert (decision.reasons, decision.claims) == ({"a": R.PREEMPTION_IN_PROGRESS}, {"a": 2})
 
 
 def test_elastic_replicas_within_nominal_are_not_taken() -> None:
     holders = [holder("grown", 3, team="bees", replicas=5, preemptible=False)]
-    verdict = decide(pool(job("a", 2), teams={"ants": team(0), "bees": team(8)}, holders=holders))
-    assert not verdict.reclaims and verdict.reasons == {"a": R.POOL_FULL}
+    decision = decide(pool(job("a", 2), teams={"ants": team(0), "bees": team(8)}, holders=holders))
+    assert not decision.reclaims and decision.reasons == {"a": R.POOL_FULL}
 
 
 def test_elastic_replica_moves_only_to_a_lesser_borrower() -> None:
     teams = {"ants": team(0), "bees": team(0), "crabs": team(8)}
     holders = [holder("grown", 3, team="bees", ran=MINUTE, replicas=5)]
     for devices, left in ((2, 3), (3, 2), (5, None)):
-        verdict = decide(pool(job("a", devices), teams=teams, holders=holders))
-        assert verdict.reclaims == (() if left is None else (Resize(job="grown", replicas=left),))
+        decision = decide(pool(job("a", devices), teams=teams, holders=holders))
+        assert decision.reclaims == (() if left is None else (Resize(job="grown", replicas=left),))
 
 
 def test_equal_borrowers_take_nothing_from_each_other() -> None:
@@ -83,8 +83,8 @@ def test_equal_borrowers_take_nothing_from_each_other() -> None:
     teams = {"ants": team(0), "bees": team(0), "crabs": team(7)}
     for borrowed, changes in ((3, False), (4, True)):
         holders = [holder("grown", borrowed, team="bees", ran=MINUTE, replicas=1)]
-        verdict = decide(pool(job("a", 4), teams=teams, holders=holders, capacity=borrowed + 4))
-        assert bool(verdict.reclaims) == changes
+        decision = decide(pool(job("a", 4), teams=teams, holders=holders, capacity=borrowed + 4))
+        assert bool(decision.reclaims) == changes
 
 
 def test_what_is_being_freed_goes_to_its_claim_first() -> None:
@@ -92,37 +92,37 @@ def test_what_is_being_freed_goes_to_its_claim_first() -> None:
     teams = {"ants": team(4), "bees": team(0), "crabs": team(4)}
     leaving = [holder("goes", 4, team="bees", is_leaving=True), holder("stays", 3, team="crabs", preemptible=False)]
     line = [job("thief", 1, team="bees", waited=timedelta(hours=1)), job("mine", 4)]
-    verdict = decide(pool(*line, teams=teams, holders=leaving, claims={"mine": 4}))
-    assert verdict.admitted == ("thief",), "one device is free apart from the claim"
-    verdict = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=leaving, claims={"mine": 4}))
-    assert verdict.reasons == {"mine": R.PREEMPTION_IN_PROGRESS, "thief": R.POOL_FULL}
+    decision = decide(pool(*line, teams=teams, holders=leaving, claims={"mine": 4}))
+    assert decision.admitted == ("thief",), "one device is free apart from the claim"
+    decision = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=leaving, claims={"mine": 4}))
+    assert decision.reasons == {"mine": R.PREEMPTION_IN_PROGRESS, "thief": R.POOL_FULL}
     half = [holder("goes", 2, team="bees", is_leaving=True), leaving[1]]
-    verdict = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=half, claims={"mine": 4}))
-    assert verdict.reasons == {"mine": R.PREEMPTION_IN_PROGRESS, "thief": R.POOL_FULL}
-    verdict = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=leaving[1:], claims={"mine": 4}))
-    assert (verdict.admitted, verdict.claims) == (("mine",), {})
+    decision = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=half, claims={"mine": 4}))
+    assert decision.reasons == {"mine": R.PREEMPTION_IN_PROGRESS, "thief": R.POOL_FULL}
+    decision = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=leaving[1:], claims={"mine": 4}))
+    assert (decision.admitted, decision.claims) == (("mine",), {})
 
 
 def test_a_claim_that_nothing_fulfils_any_more_is_given_up() -> None:
     firm = [holder("runs", 8, preemptible=False)]
-    verdict = decide(pool(job("a", 4), holders=firm, claims={"a": 4}))
-    assert (verdict.claims, verdict.reasons) == ({}, {"a": R.POOL_FULL})
+    decision = decide(pool(job("a", 4), holders=firm, claims={"a": 4}))
+    assert (decision.claims, decision.reasons) == ({}, {"a": R.POOL_FULL})
 
 
 def test_one_preemption_is_not_made_twice() -> None:
     """While the victim drains, no further victim is chosen."""
     teams = {"ants": team(4), "bees": team(0)}
     holders = [holder("goes", 4, team="bees", is_leaving=True), holder("stays", 4, team="bees")]
-    verdict = decide(pool(job("a", 4), teams=teams, holders=holders, claims={"a": 4}))
-    assert not verdict.preemptions and verdict.claims == {"a": 4}
+    decision = decide(pool(job("a", 4), teams=teams, holders=holders, claims={"a": 4}))
+    assert not decision.preemptions and decision.claims == {"a": 4}
 
 
 def test_leaving_devices_are_awaited_before_pausing_jobs() -> None:
     teams = {"ants": team(4), "bees": team(0)}
     holders = [holder("ends", 4, team="bees", is_leaving=True, preemptible=False), holder("stays", 4, team="bees")]
-    verdict = decide(pool(job("a", 4), teams=teams, holders=holders))
-    assert not verdict.preemptions
-    assert (verdict.reasons, verdict.claims) == ({"a": R.PREEMPTION_IN_PROGRESS}, {"a": 4})
+    decision = decide(pool(job("a", 4), teams=teams, holders=holders))
+    assert not decision.preemptions
+    assert (decision.reasons, decision.claims) == ({"a": R.PREEMPTION_IN_PROGRESS}, {"a": 4})
 
 
 @settings(deadline=None)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 
 from backend.accounts.models import User
 from backend.accounts.operators.acting import Operator
@@ -13,7 +14,6 @@ from backend.audit.models import AuditEntry
 from backend.errors import InvalidState
 from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.pausing import requeue
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.pools.clusters.drains import HostsChosenById, HostUnknown, devices_out, drain, give_back
 from backend.pools.clusters.looks import RayHost, look_of, note_found

@@ -4,6 +4,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from backend.jobs.queue.explain import outlook
+from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 
 from backend.accounts.models import User
@@ -12,8 +14,6 @@ from backend.accounts.signing_in.chains import SITE
 from backend.audit.models import AuditEntry
 from backend.clock import database_now
 from backend.errors import Invalid, NotFound
-from backend.jobs.line.explain import outlook
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState, OutboxMessage
 from backend.pages.announcements import Looks
 from backend.pools.maintenance import MaintenanceTerms, announce, announced, end_maintenance, stops_starts

@@ -6,11 +6,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from backend.jobs.queue.explain import explain_wait
+from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 
 from backend.accounts.models import Project, User
-from backend.jobs.line.explain import explain_wait
-from backend.jobs.line.scheduling import schedule_pool
 from backend.pages import words
 from backend.pages.new_job.forms import JobForm
 from backend.pools.clusters.sandboxes import lacks_sandbox
@@ -86,5 +86,5 @@ def test_preview_and_form_say_it_before_anything_is_submitted(
 
 def test_job_without_sandbox_is_overtaken() -> None:
     first, second = replace(waiting_job("a", 8), lacks_sandbox=True), waiting_job("b", 8)
-    verdict = decide(pool_of(first, second))
-    assert [each.job for each in verdict.admissions] == ["b"] and verdict.reasons == {"a": "no_sandbox"}
+    decision = decide(pool_of(first, second))
+    assert [each.job for each in decision.admissions] == ["b"] and decision.reasons == {"a": "no_sandbox"}

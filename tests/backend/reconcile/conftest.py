@@ -7,13 +7,13 @@ from itertools import count
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage, ReconcileLease
 from backend.reconcile.lease import NAME
 from backend.reconcile.round import reconcile
@@ -60,7 +60,7 @@ class World:
 
         reconcile(self.ray, clock, lambda: self.site_is_reachable)
         self.job.refresh_from_db()
-        assert next(looks) > 2, "a verdict was executed"
+        assert next(looks) > 2, "an action was executed"
 
     def ray_says(self, status: SubmissionStatus) -> None:
         self.ray.known[self.attempt.submission_id] = status

@@ -5,7 +5,7 @@ import pytest
 from backend.jobs.control.pausing import pause_job
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
-from backend.reconcile.verdicts import PAUSE_DEADLINE_S, START_DEADLINE_S
+from backend.reconcile.judging import PAUSE_DEADLINE_S, START_DEADLINE_S
 from engine.fit.durations.limits import longest_pause_s, longest_start_s
 from engine.fit.known_models import known_shape
 from engine.spec.job import JobSpec

@@ -7,7 +7,7 @@ from django.test import Client
 
 from backend.jobs.attempts.tokens import attempt_token
 from backend.jobs.models import JobAttempt
-from backend.reconcile.verdicts import LAST_FACTS_GRACE_S, LAST_FACTS_LAST_DEADLINE_S
+from backend.reconcile.judging import LAST_FACTS_GRACE_S, LAST_FACTS_LAST_DEADLINE_S
 from backend.telemetry.intake import internal_api
 from backend.telemetry.intake.ingest import ingest_facts
 from engine.spec.control import FactBatch

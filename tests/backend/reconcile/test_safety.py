@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection, transaction
 
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import JobAttempt, ReconcileLease
 from backend.pools.models import ResourcePool
 from backend.reconcile.lease import LeaseLost, prove, reconcile_lease

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.jobs.attempts.launcher import Launcher, SubmissionStatus
 from backend.jobs.attempts.launching import gather_evidence, launch_attempt, order_for, stop_superseded
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, ReconcileLease
 from backend.pools.clusters.dashboard import RayUnreachable
 from backend.pools.models import ResourcePool, TeamQuota

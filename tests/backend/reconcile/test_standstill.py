@@ -9,8 +9,8 @@ from django.test import Client
 from backend.accounts.models import User
 from backend.errors import Conflict
 from backend.jobs.models import ReconcileLease
+from backend.reconcile.judging import STALL_DEADLINE_S, STALL_LAST_DEADLINE_S, STALLED_AFTER_S
 from backend.reconcile.round import reconcile
-from backend.reconcile.verdicts import STALL_DEADLINE_S, STALL_LAST_DEADLINE_S, STALLED_AFTER_S
 from tests.backend.conftest import Api
 from tests.backend.reconcile.conftest import S, World
 

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
 from tests.frontend.client.conftest import Shell, checkpoint_of
 from tests.frontend.conftest import Server

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 from playwright.sync_api import Locator, Page, expect
 
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
 from backend.pages.job.panels.charts import CHARTS
 from backend.webhooks.models import WebhookEndpoint

@@ -15,8 +15,8 @@ from backend.jobs.attempts.ending import land
 from backend.jobs.attempts.launching import stop_superseded
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import TERMINAL_STATES, Job, JobState
-from backend.pages.job.acts import CLUSTER_ASKED, UNHEARD
 from backend.pages.job.controls import CONTROLS
+from backend.pages.job.request_progress import CLUSTER_ASKED, UNHEARD
 from tests.backend.fake_ray import FakeRay
 from tests.frontend import seed
 from tests.frontend.html_reading import words_of

@@ -3,11 +3,11 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 from django.test import Client
 
 from backend.jobs.lifecycle import advance, locked_job, record_event
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter

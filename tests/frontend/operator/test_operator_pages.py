@@ -6,12 +6,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 
 from backend.accounts.models import Invitation, Membership, Role, Team, User
 from backend.accounts.signing_in.chains import SITE
 from backend.audit.models import AuditEntry
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import JobState
 from backend.pools.clusters.looks import AMISS_AFTER, RayHost, note_away, note_found
 from backend.pools.models import Budget, Maintenance, ResourcePool, TeamQuota

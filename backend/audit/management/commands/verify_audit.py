@@ -13,21 +13,21 @@ class Command(BaseCommand):
     help = "Verify every team's chain of audit entries, and the chains against their signed anchors."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+        parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
     def handle(self, *args: object, **options: object) -> None:
         try:
-            verdict = verify_audit_log()
+            report = verify_audit_log()
         except BrokenAnchors as error:
             raise CommandError(str(error)) from error
         if options["json"]:
-            self.stdout.write(json.dumps(asdict(verdict)))
-        for finding in verdict.findings:
+            self.stdout.write(json.dumps(asdict(report)))
+        for finding in report.findings:
             self.stderr.write(f"team={finding.team_id} seq={finding.seq}: {finding.message}")
-        if verdict.findings:
-            raise CommandError(f"{len(verdict.findings)} of {verdict.num_chains} chains were changed")
+        if report.findings:
+            raise CommandError(f"{len(report.findings)} of {report.num_chains} chains were changed")
         if not options["json"]:
             self.stdout.write(
-                f"{verdict.num_entries} entries in {verdict.num_chains} chains are unchanged; "
-                f"{verdict.num_anchored} of them are anchored"
+                f"{report.num_entries} entries in {report.num_chains} chains are unchanged; "
+                f"{report.num_anchored} of them are anchored"
             )

@@ -4,13 +4,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.accounts.models import Project, User
 from backend.audit.models import AuditEntry
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool

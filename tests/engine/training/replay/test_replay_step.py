@@ -19,9 +19,9 @@ from engine.training.checkpoint.folder import verify_checkpoint
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.ranks.world import World
 from engine.training.replay.batch import as_tensors, from_tensors
+from engine.training.replay.comparison import difference
 from engine.training.replay.record import BATCH_FILE, BEGIN, RECORD_FILE, Machine
 from engine.training.replay.recording import AskedStep, RecordedTrainer, train_witnessed
-from engine.training.replay.verdict import difference
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama

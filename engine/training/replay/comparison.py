@@ -1,4 +1,4 @@
-"""The verdict on a replayed step: bit for bit the same, or the first tensor that diverges.
+"""The comparison on a replayed step: bit for bit the same, or the first tensor that diverges.
 
 Invariant: tensors are compared in the order of computation, beginning with the step's input.
 """
@@ -14,7 +14,7 @@ from engine.training.replay.record import StepRecord, digest, inputs, outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Comparison:
     num_tensors: int
     diverging: str | None = None
     how: str = ""
@@ -24,12 +24,12 @@ class Verdict:
         return self.diverging is None
 
 
-def changed_input(folder: Path, record: StepRecord) -> Verdict:
+def changed_input(folder: Path, record: StepRecord) -> Comparison:
     """Checks the step's input against the recording."""
     return _judge(inputs(folder), record, lambda name, tensor: "it differs from the recording")
 
 
-def compare(folder: Path, again: Path, record: StepRecord) -> Verdict:
+def compare(folder: Path, again: Path, record: StepRecord) -> Comparison:
     """`again`: the folder of the replay."""
 
     def how(name: str, tensor: Tensor) -> str:
@@ -51,10 +51,10 @@ def difference(recorded: Tensor, replayed: Tensor) -> str:
     return f"{int(apart.sum())} of {recorded.numel()} numbers, the largest difference is {largest:.3g}"
 
 
-def _judge(tensors: Iterable[tuple[str, Tensor]], record: StepRecord, how: Callable[[str, Tensor], str]) -> Verdict:
+def _judge(tensors: Iterable[tuple[str, Tensor]], record: StepRecord, how: Callable[[str, Tensor], str]) -> Comparison:
     num_tensors = 0
     for name, tensor in tensors:
         num_tensors += 1
         if record.digests.get(name) != digest(tensor):
-            return Verdict(num_tensors=num_tensors, diverging=name, how=how(name, tensor))
-    return Verdict(num_tensors=num_tensors)
+            return Comparison(num_tensors=num_tensors, diverging=name, how=how(name, tensor))
+    return Comparison(num_tensors=num_tensors)

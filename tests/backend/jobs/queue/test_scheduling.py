@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection
 
 from backend.accounts.models import Team
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState, OutboxMessage
 from backend.pools.decide import ENTRY_PENALTY_S
 from backend.pools.history import histories_of, write_histories
@@ -127,8 +127,8 @@ def test_reservations_carry_the_spec_s_shares(make_job: Any, pool: ResourcePool,
 def test_long_queue_takes_several_rounds(
     make_job: Any, pool: ResourcePool, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backend.jobs.line.scheduling.MOST_STARTS", 1)
-    monkeypatch.setattr("backend.jobs.line.scheduling.MOST_EXPLANATIONS", 2)
+    monkeypatch.setattr("backend.jobs.queue.scheduling.MOST_STARTS", 1)
+    monkeypatch.setattr("backend.jobs.queue.scheduling.MOST_EXPLANATIONS", 2)
     for n in range(8):
         make_job(devices=4, at=now + timedelta(seconds=n))
     rounds = 0

@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection
 
 from backend.accounts.models import Team, User
 from backend.audit.models import AuditEntry
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, OutboxMessage
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.pools.selectors import most_of

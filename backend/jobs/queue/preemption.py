@@ -15,8 +15,8 @@ from backend.jobs.attempts.ending import PREEMPTED
 from backend.jobs.control.pausing import begin_pause
 from backend.jobs.control_requests import ask_driver, close_requests, jobs_with_requests
 from backend.jobs.lifecycle import record_event
-from backend.jobs.line.admission import add_replicas
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.starting import add_replicas
 from backend.pools.models import Claim, Reservation, ReservationRole, ResourcePool
 from backend.pools.views import Preemption, Resize
 from engine.spec.job import JobSpec

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from backend.accounts.models import Team
-from backend.jobs.line.pool_snapshot import PoolSnapshot, read_snapshot
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.pool_snapshot import PoolSnapshot, read_snapshot
 from backend.pools.balance import Balance
 from backend.pools.decide import decide
 from backend.pools.models import ResourcePool
@@ -86,8 +86,8 @@ def queue_view_of(team: Team, pool: ResourcePool, *, only_mine: bool, limit: int
 
 def _order(snapshot: PoolSnapshot) -> list[str]:
     """The order in which the scheduler would decide now: jobs that would start at once come first."""
-    verdict = decide(snapshot.view)
-    return [*verdict.admitted, *verdict.line]
+    decision = decide(snapshot.view)
+    return [*decision.admitted, *decision.line]
 
 
 def _in_line(place: int, snapshot: PoolSnapshot, job_id: str, job: Job | None) -> InLine:

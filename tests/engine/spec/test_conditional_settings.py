@@ -5,8 +5,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from engine.spec.conditional_settings import CONDITIONAL_SETTINGS, without_effect
 from engine.spec.job import JobSpec
-from engine.spec.knob_effects import KNOB_EFFECTS, without_effect
 from engine.spec.recipes import CorrectionName
 
 CUSTOM = {"name": "custom", "code": "def prompt(): ..."}
@@ -82,7 +82,7 @@ def refusals(document: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_row_has_a_case() -> None:
-    assert sorted(path for path, *_ in SOMEWHERE) == sorted(KNOB_EFFECTS)
+    assert sorted(path for path, *_ in SOMEWHERE) == sorted(CONDITIONAL_SETTINGS)
 
 
 @pytest.mark.parametrize(("path", "value", "acts"), SOMEWHERE, ids=[path for path, *_ in SOMEWHERE])
@@ -90,7 +90,7 @@ def test_setting_is_refused_only_where_it_has_no_effect(path: str, value: object
     nowhere: dict[str, Any] = NOWHERE.get(path, {})
     errors = refusals(with_value(nowhere, path, value))
     assert list(errors) == [path]
-    assert errors[path].startswith(f"{path} has no effect in this job. {KNOB_EFFECTS[path].only} Got ")
+    assert errors[path].startswith(f"{path} has no effect in this job. {CONDITIONAL_SETTINGS[path].only} Got ")
     assert "; leave it " in errors[path]
     if acts is not None:
         assert refusals(with_value(acts, path, value)) == {}
@@ -217,7 +217,7 @@ def test_course_needs_a_step_after_the_warmup() -> None:
     assert refusals({"training": {"steps": 0}, "optimizer": {**cosine, "final_share": 0.0}}) == {}
 
 
-@pytest.mark.parametrize("path", KNOB_EFFECTS)
+@pytest.mark.parametrize("path", CONDITIONAL_SETTINGS)
 def test_description_says_when_a_setting_has_an_effect(path: str) -> None:
     *way, last = path.split(".")
     model: type[BaseModel] = JobSpec
@@ -226,7 +226,7 @@ def test_description_says_when_a_setting_has_an_effect(path: str) -> None:
         assert isinstance(below, type) and issubclass(below, BaseModel)
         model = below
     documented = JobSpec.model_json_schema()["$defs"][model.__name__]["properties"][last]["description"]
-    assert documented.endswith(KNOB_EFFECTS[path].only)
+    assert documented.endswith(CONDITIONAL_SETTINGS[path].only)
 
 
 def test_torch_replica_of_two_devices_is_refused() -> None:

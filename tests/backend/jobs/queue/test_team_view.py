@@ -9,11 +9,11 @@ import pytest
 from backend.accounts.models import User
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.models import ResourcePool, TeamQuota
 from tests.backend.conftest import Api
-from tests.backend.jobs.line.test_preemption import Theirs, theirs
+from tests.backend.jobs.queue.test_preemption import Theirs, theirs
 
 __all__ = ["theirs"]  # the fixture
 MINUTE = timedelta(minutes=1)

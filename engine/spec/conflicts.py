@@ -1,6 +1,6 @@
-"""Misfits: settings of a spec that conflict, each reported at its own path.
+"""Conflicts: settings of a spec that conflict, each reported at its own path.
 
-This module holds the rules over several fields; settings without effect come from `KNOB_EFFECTS`.
+This module holds the rules over several fields; settings without effect come from `CONDITIONAL_SETTINGS`.
 """
 
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from engine.spec.conditional_settings import settings_without_effect
 from engine.spec.environment_params import wrong_params
 from engine.spec.evaluation import MAX_ANSWERS
-from engine.spec.knob_effects import idle_knobs
 from engine.spec.recipes import RECIPES
 from engine.spec.schedules import SCHEDULES
 from engine.spec.slots import VLLM_RANKS, share_an_engine
@@ -19,60 +19,60 @@ if TYPE_CHECKING:
     from engine.spec.job import JobSpec
 
 
-def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+def find_conflicts(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     if len(set(spec.tags)) != len(spec.tags):
-        yield _misfit("tags", "must not repeat", spec.tags)
+        yield _conflict("tags", "must not repeat", spec.tags)
     if spec.training.mini_batches > spec.training.prompts_per_step:
         rule = "must not exceed training.prompts_per_step: a prompt's group stays whole"
-        yield _misfit("training.mini_batches", rule, spec.training.mini_batches)
+        yield _conflict("training.mini_batches", rule, spec.training.mini_batches)
     if (slots := spec.rollout.weight_slots or 1) > 1 and spec.rollout.engine == "vllm" and not share_an_engine(spec):
         whose = f"which holds several versions of a LoRA adapter only (trainer.lora_rank 1 to {VLLM_RANKS[-1]})"
         rule = f"must be 1 with vllm, {whose}; got {slots}"
-        yield _misfit("rollout.weight_slots", rule, slots)
+        yield _conflict("rollout.weight_slots", rule, slots)
     lead, bound = spec.schedule.lead_steps, spec.schedule.staleness_bound
     if lead is not None and lead > bound and SCHEDULES[spec.schedule.name].lead_steps is not None:
         rule = f"must not exceed schedule.max_staleness, which is {bound}: samples started earlier would be dropped"
-        yield _misfit("schedule.lead_steps", rule, lead)
+        yield _conflict("schedule.lead_steps", rule, lead)
     fewest = spec.placement.min_replicas
     if fewest is not None and fewest > spec.rollout.replicas:
-        yield _misfit("placement.min_replicas", "must not exceed rollout.replicas", fewest)
+        yield _conflict("placement.min_replicas", "must not exceed rollout.replicas", fewest)
     if spec.resources.trainer_devices < 1 and not spec.only_evaluates:
-        yield _misfit("resources.trainer_devices", "must be at least 1, unless training.steps is 0; got 0", 0)
+        yield _conflict("resources.trainer_devices", "must be at least 1, unless training.steps is 0; got 0", 0)
     if (sharers := spec.trainer.sequence_parallel) > 1 and not spec.only_evaluates:
         if spec.trainer_devices % sharers:
             rule = f"must divide resources.trainer_devices, which is {spec.trainer_devices}"
-            yield _misfit("trainer.sequence_parallel", rule, sharers)
+            yield _conflict("trainer.sequence_parallel", rule, sharers)
         if spec.algorithm.name == "gspo":
             rule = "must be 1 with gspo: its ratio needs the whole answer on one device"
-            yield _misfit("trainer.sequence_parallel", rule, sharers)
+            yield _conflict("trainer.sequence_parallel", rule, sharers)
     yield from _check_evaluation(spec)
     yield from _check_groups(spec)
     yield from _check_correction(spec)
     yield from _check_teacher(spec)
     if spec.environment.functions and not spec.environment.code:
         rule = f"is required with the environment {spec.environment.name}: a Python file"
-        yield _misfit("environment.code", rule, "")
+        yield _conflict("environment.code", rule, "")
     params = spec.environment.params
     for name, wrong in wrong_params(spec.environment.name, params):
         yield _error_at(f"environment.params.{name}", "environment_param", wrong, params.get(name, dict(params)))
-    yield from (_error_at(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
+    yield from (_error_at(path, "no_effect", message, value) for path, message, value in settings_without_effect(spec))
 
 
 def _check_evaluation(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     evaluation = spec.evaluation
     if evaluation.every > spec.training.steps:
-        yield _misfit("evaluation.every", "must not exceed training.steps", evaluation.every)
+        yield _conflict("evaluation.every", "must not exceed training.steps", evaluation.every)
     if evaluation.prompts * evaluation.samples > MAX_ANSWERS:
         most = f"must be at most {MAX_ANSWERS // evaluation.prompts} with {evaluation.prompts:,} prompts"
         rule = f"{most}: an evaluation has at most {MAX_ANSWERS:,} answers"
-        yield _misfit("evaluation.samples", rule, evaluation.samples)
+        yield _conflict("evaluation.samples", rule, evaluation.samples)
 
 
 def _check_groups(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     algorithm, least = spec.algorithm, spec.algorithm.groups.min_group
     if least == 1 and algorithm.learns_from_rewards and RECIPES[algorithm.name].has_group_baseline:
         rule = f"must be at least 2 with {algorithm.name}: a single sample is its own baseline"
-        yield _misfit("algorithm.groups.min_group", rule, least)
+        yield _conflict("algorithm.groups.min_group", rule, least)
 
 
 def _check_correction(spec: "JobSpec") -> Iterator[InitErrorDetails]:
@@ -82,7 +82,7 @@ def _check_correction(spec: "JobSpec") -> Iterator[InitErrorDetails]:
             f"must not be aipo with {algorithm.name}: aipo compares the policy with itself, so the ratio of an answer "
             "is always 1; use algorithm.name grpo with aipo, which trains the same"
         )
-        yield _misfit("algorithm.correction.name", rule, "aipo")
+        yield _conflict("algorithm.correction.name", rule, "aipo")
 
 
 def _check_teacher(spec: "JobSpec") -> Iterator[InitErrorDetails]:
@@ -91,13 +91,13 @@ def _check_teacher(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         return
     if algorithm.name == "ppo":
         rule = "must be above 0 with ppo: its critic learns from rewards only"
-        yield _misfit("algorithm.teacher.reward_weight", rule, algorithm.teacher.reward_weight)
+        yield _conflict("algorithm.teacher.reward_weight", rule, algorithm.teacher.reward_weight)
     if algorithm.kl.coefficient and algorithm.kl.estimator == "k1":
         rule = "must be k2 or k3 with algorithm.teacher.reward_weight 0: k1 only changes the rewards"
-        yield _misfit("algorithm.kl.estimator", rule, "k1")
+        yield _conflict("algorithm.kl.estimator", rule, "k1")
 
 
-def _misfit(path: str, rule: str, value: object) -> InitErrorDetails:
+def _conflict(path: str, rule: str, value: object) -> InitErrorDetails:
     return _error_at(path, "does_not_fit", f"{path} {rule}", value)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection, transaction
 from django.db.models import Sum
 
@@ -17,7 +18,6 @@ from backend.accounts.models import Project, Team, User
 from backend.errors import InvalidState
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import LostRace, advance, locked_job
-from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import Reservation, ResourcePool

@@ -20,17 +20,17 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from backend.jobs.lifecycle import LIVE_CHANNEL
-from backend.jobs.line.admission import start
-from backend.jobs.line.explain import outlook
-from backend.jobs.line.pool_snapshot import PoolSnapshot, read_snapshot
-from backend.jobs.line.preemption import give_replicas, keep_claims, pause_victim, release_overdue, take_replicas
-from backend.jobs.line.waiting_messages import waiting_message
 from backend.jobs.models import JobState
 from backend.jobs.outbox import enqueue
+from backend.jobs.queue.explain import outlook
+from backend.jobs.queue.pool_snapshot import PoolSnapshot, read_snapshot
+from backend.jobs.queue.preemption import give_replicas, keep_claims, pause_victim, release_overdue, take_replicas
+from backend.jobs.queue.starting import start
+from backend.jobs.queue.waiting_messages import waiting_message
 from backend.pools.decide import ENTRY_PENALTY_S, decide
 from backend.pools.history import are_stale, write_histories
 from backend.pools.models import Reservation, ResourcePool
-from backend.pools.views import Verdict, WaitingReason
+from backend.pools.views import Decision, WaitingReason
 
 __all__ = ["outlook", "schedule_pool", "waiting_message"]
 
@@ -72,12 +72,12 @@ def schedule_pool(pool_id: str, *, now: datetime) -> int:
             return 0
         release_overdue(pool, now=now)
         snapshot = read_snapshot(pool, now=now, lock_budgets=True)
-        verdict = decide(snapshot.view)
-        started = _apply(verdict, snapshot, pool, now=now)
-        news = [(job, reason) for job, reason in verdict.reasons.items() if snapshot.waiting[job].reason != reason]
-        _explain(news[:MOST_EXPLANATIONS], verdict, snapshot, pool, now=now)
+        decision = decide(snapshot.view)
+        started = _apply(decision, snapshot, pool, now=now)
+        news = [(job, reason) for job, reason in decision.reasons.items() if snapshot.waiting[job].reason != reason]
+        _explain(news[:MOST_EXPLANATIONS], decision, snapshot, pool, now=now)
         _note_evaluation(snapshot, {job for job, _ in news}, now=now)
-        if len(verdict.admissions) > MOST_STARTS or len(news) > MOST_EXPLANATIONS:
+        if len(decision.admissions) > MOST_STARTS or len(news) > MOST_EXPLANATIONS:
             enqueue("schedule", pool.pk, now)
     if snapshot.waiting:
         log.info("scheduled pool=%s waiting=%d started=%d", pool.name, len(snapshot.waiting), started)
@@ -97,28 +97,28 @@ def call_a_round(pool_id: str, now: datetime) -> None:
     enqueue("schedule", pool_id, now)
 
 
-def _apply(verdict: Verdict, snapshot: PoolSnapshot, pool: ResourcePool, *, now: datetime) -> int:
-    grants = {resize.job: (resize.replicas, resize.borrowed) for resize in verdict.grants}
-    chosen = verdict.admissions[:MOST_STARTS]
+def _apply(decision: Decision, snapshot: PoolSnapshot, pool: ResourcePool, *, now: datetime) -> int:
+    grants = {resize.job: (resize.replicas, resize.borrowed) for resize in decision.grants}
+    chosen = decision.admissions[:MOST_STARTS]
     started = {one.job for one in chosen if start(one, pool, grants, now=now)}
-    not_yet = set(verdict.admitted) - started
-    keep_claims(pool, verdict.claims, still=not_yet, now=now)
+    not_yet = set(decision.admitted) - started
+    keep_claims(pool, decision.claims, still=not_yet, now=now)
     _note_history(snapshot, started, pool, now=now)
-    if len(verdict.admissions) > MOST_STARTS:
+    if len(decision.admissions) > MOST_STARTS:
         return len(started)
-    for preemption in verdict.preemptions:
+    for preemption in decision.preemptions:
         pause_victim(preemption, now=now)
-    for resize in verdict.reclaims:
+    for resize in decision.reclaims:
         take_replicas(resize, now=now)
-    for resize in verdict.grants:
-        if resize.job not in verdict.admitted:
+    for resize in decision.grants:
+        if resize.job not in decision.admitted:
             give_replicas(resize, pool, now=now)
     return len(started)
 
 
 def _explain(
     news: Sequence[tuple[str, WaitingReason]],
-    verdict: Verdict,
+    decision: Decision,
     snapshot: PoolSnapshot,
     pool: ResourcePool,
     *,
@@ -137,7 +137,7 @@ def _explain(
                 devices=row.min_devices,
                 pool=pool,
                 not_before=row.not_before,
-                budget_of=verdict.budgets_of.get(job_id, ""),
+                budget_of=decision.budgets_of.get(job_id, ""),
             )
         )
     with connection.cursor() as db:

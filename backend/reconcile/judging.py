@@ -1,4 +1,4 @@
-"""The verdict on one job, from its row in Postgres and Ray's answer. Pure: seconds in, one verdict out.
+"""Judges one job by its row in Postgres and by Ray's answer. Pure: seconds in, one action out.
 
 Invariants:
 - silence alone never ends an attempt. It ends if Ray reports the submission as ended, after a grace for its last facts;
@@ -48,7 +48,7 @@ RUNTIME_GRACE_S = 30.0
 TURNING_STATES = frozenset({JobState.RUNNING, JobState.RECOVERING})
 
 
-class Verdict(Enum):
+class Action(Enum):
     NOTHING = auto()
     LAUNCH_AGAIN = auto()
     STILL_ALIVE = auto()
@@ -98,12 +98,12 @@ class Deadlines:
     own_s: float
     """For the driver to end by itself."""
     last_s: float
-    verdict: Verdict
+    action: Action
 
 
 _LEAVING: Mapping[str, Deadlines] = {
-    JobState.STOPPING: Deadlines(own_s=STOP_DEADLINE_S, last_s=STOP_LAST_DEADLINE_S, verdict=Verdict.FINISH),
-    JobState.PAUSING: Deadlines(own_s=PAUSE_DEADLINE_S, last_s=PAUSE_LAST_DEADLINE_S, verdict=Verdict.LAND_PAUSE),
+    JobState.STOPPING: Deadlines(own_s=STOP_DEADLINE_S, last_s=STOP_LAST_DEADLINE_S, action=Action.FINISH),
+    JobState.PAUSING: Deadlines(own_s=PAUSE_DEADLINE_S, last_s=PAUSE_LAST_DEADLINE_S, action=Action.LAND_PAUSE),
 }
 
 
@@ -119,7 +119,7 @@ def is_stuck(view: JobView, longest_s: float) -> bool:
 
 
 def needs_ray_status(view: JobView) -> bool:
-    """True if a verdict needs Ray's answer."""
+    """True if an action needs Ray's answer."""
     if not view.has_attempt:
         return False
     deadlines = _deadlines(view)
@@ -130,41 +130,41 @@ def needs_ray_status(view: JobView) -> bool:
     return view.submitted and (doubts or _starts_too_long(view))
 
 
-def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
+def judge(view: JobView, status: SubmissionStatus | None) -> Action:
     """`status` is None if Ray was not queried or did not answer."""
     deadlines = _deadlines(view)
     if deadlines is not None:
         return _judge_leaving(view, status, deadlines)
     if not view.has_attempt:
-        return Verdict.NEXT_ATTEMPT
+        return Action.NEXT_ATTEMPT
     is_overdue = view.running_s > view.max_runtime_s + RUNTIME_GRACE_S
     if view.submitted and is_overdue and view.still_s > RUNTIME_GRACE_S:
-        return Verdict.OUT_OF_TIME
+        return Action.OUT_OF_TIME
     if not view.submitted:
         overdue = view.age_s > LAUNCH_OVERDUE_S and not view.launch_waits
-        return Verdict.LAUNCH_AGAIN if overdue else Verdict.NOTHING
+        return Action.LAUNCH_AGAIN if overdue else Action.NOTHING
     if view.moves_again:
-        return Verdict.MOVES_AGAIN
+        return Action.MOVES_AGAIN
     if status is None:
-        return Verdict.NOTHING
+        return Action.NOTHING
     if _starts_too_long(view):
-        return Verdict.STOP_SUBMISSION if status.is_live else Verdict.START_FAILED
+        return Action.STOP_SUBMISSION if status.is_live else Action.START_FAILED
     if status.is_live:
         return _judge_live(view)
     is_settled = _is_beyond_grace(view) or is_stuck(view, STALL_DEADLINE_S)
-    return Verdict.ATTEMPT_LOST if is_settled else Verdict.NOTHING
+    return Action.ATTEMPT_LOST if is_settled else Action.NOTHING
 
 
 def _is_beyond_grace(view: JobView) -> bool:
     return view.unheard_s > LAST_FACTS_GRACE_S or view.silent_s > LAST_FACTS_LAST_DEADLINE_S
 
 
-def _judge_live(view: JobView) -> Verdict:
+def _judge_live(view: JobView) -> Action:
     if is_stuck(view, STALL_DEADLINE_S):
-        return Verdict.ATTEMPT_LOST if is_stuck(view, STALL_LAST_DEADLINE_S) else Verdict.END_STALLED
+        return Action.ATTEMPT_LOST if is_stuck(view, STALL_LAST_DEADLINE_S) else Action.END_STALLED
     if is_stuck(view, STALLED_AFTER_S) and not view.is_stalled:
-        return Verdict.STALLED
-    return Verdict.STILL_ALIVE if view.silent_s > SILENCE_S else Verdict.NOTHING
+        return Action.STALLED
+    return Action.STILL_ALIVE if view.silent_s > SILENCE_S else Action.NOTHING
 
 
 def _deadlines(view: JobView) -> Deadlines | None:
@@ -180,14 +180,14 @@ def _starts_too_long(view: JobView) -> bool:
     return view.state == JobState.STARTING and view.submitted and view.submitted_s > longest_s
 
 
-def _judge_leaving(view: JobView, status: SubmissionStatus | None, deadlines: Deadlines) -> Verdict:
+def _judge_leaving(view: JobView, status: SubmissionStatus | None, deadlines: Deadlines) -> Action:
     if not view.has_attempt:
-        return deadlines.verdict
+        return deadlines.action
     if status is None:
-        return Verdict.NOTHING
+        return Action.NOTHING
     if not status.is_live:
         is_settled = view.state == JobState.STOPPING or _is_beyond_grace(view) or not view.submitted
-        return deadlines.verdict if is_settled else Verdict.NOTHING
+        return deadlines.action if is_settled else Action.NOTHING
     if view.in_state_s > deadlines.last_s:
-        return deadlines.verdict
-    return Verdict.STOP_SUBMISSION if view.in_state_s > deadlines.own_s else Verdict.NOTHING
+        return deadlines.action
+    return Action.STOP_SUBMISSION if view.in_state_s > deadlines.own_s else Action.NOTHING

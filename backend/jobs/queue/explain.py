@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from backend.jobs.line.pool_snapshot import read_snapshot
-from backend.jobs.line.waiting_messages import waiting_message
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.pool_snapshot import read_snapshot
+from backend.jobs.queue.waiting_messages import waiting_message
 from backend.pools.clusters.sandboxes import lacks_sandbox
 from backend.pools.decide import decide
 from backend.pools.forecast import largest_that_starts, only_ahead_of, starts_at, would_start
@@ -66,8 +66,8 @@ def explain_wait(job: Job, *, now: datetime) -> WaitExplained | None:
     """None if the job is no longer queued, or would start right now."""
     assert job.state == JobState.QUEUED, f"{job.pk} is {job.state}"
     view = read_snapshot(job.pool, now=now).view
-    verdict = decide(view)
-    reason = verdict.reasons.get(job.pk)
+    decision = decide(view)
+    reason = decision.reasons.get(job.pk)
     mine = next((one for one in view.queued if one.id == job.pk), None)
     if reason is None or mine is None:
         return None
@@ -76,9 +76,9 @@ def explain_wait(job: Job, *, now: datetime) -> WaitExplained | None:
         devices=mine.devices,
         pool=job.pool,
         not_before=mine.not_before,
-        budget_of=verdict.budgets_of.get(job.pk, ""),
+        budget_of=decision.budgets_of.get(job.pk, ""),
     )
-    ahead = only_ahead_of(view, job.pk, verdict)
+    ahead = only_ahead_of(view, job.pk, decision)
     replacement = replace(mine, id=_NEWCOMER, queued_at=now, not_before=None)
     without = replace(
         view,
@@ -88,7 +88,7 @@ def explain_wait(job: Job, *, now: datetime) -> WaitExplained | None:
     return WaitExplained(
         reason=reason,
         message=message,
-        position=verdict.line.index(job.pk) + 1,
+        position=decision.line.index(job.pk) + 1,
         starts_at=None if reason in _PERMANENT | {WaitingReason.EXCEEDS_MAX} else starts_at(ahead, job.pk),
         smaller=None if reason in _PERMANENT else _smaller(without, replacement, JobSpec.accepted(job.spec)),
         as_preemptible=not mine.preemptible and would_start(without, replace(replacement, preemptible=True)),

@@ -30,17 +30,17 @@ CAPS: Final = ("truncated", "masked", "decoupled", "a3po", "aipo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnobEffect:
+class Condition:
     only: str
     """When the setting has an effect, as a sentence for users."""
     acts: Callable[["JobSpec"], bool]
 
 
-def _of(only: str, acts: Callable[["JobSpec"], bool], *paths: str) -> dict[str, KnobEffect]:
-    return dict.fromkeys(paths, KnobEffect(only=only, acts=acts))
+def _of(only: str, acts: Callable[["JobSpec"], bool], *paths: str) -> dict[str, Condition]:
+    return dict.fromkeys(paths, Condition(only=only, acts=acts))
 
 
-KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
+CONDITIONAL_SETTINGS: Final[dict[str, Condition]] = {
     **_of(
         f"Only with the correction {' or '.join(CLIPS)}, or with several updates per step (training.mini_batches, "
         f"training.passes) and any correction but {NEVER_CLIPS}: otherwise the ratio is always 1.",
@@ -180,14 +180,14 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
 }
 
 
-def knob(default: Any, path: str, text: str, **bounds: Any) -> Any:
+def conditional(default: Any, path: str, text: str, **bounds: Any) -> Any:
     """A field whose description is `text` and when the setting has an effect. `bounds`: those of pydantic's `Field`."""
-    return Field(default, description=f"{text} {KNOB_EFFECTS[path].only}", **bounds)
+    return Field(default, description=f"{text} {CONDITIONAL_SETTINGS[path].only}", **bounds)
 
 
-def idle_knobs(spec: "JobSpec") -> Iterator[tuple[str, str, object]]:
+def settings_without_effect(spec: "JobSpec") -> Iterator[tuple[str, str, object]]:
     """(path, message, value) of each setting that has another value than its default and no effect."""
-    for path, effect in KNOB_EFFECTS.items():
+    for path, effect in CONDITIONAL_SETTINGS.items():
         value, default = _given(spec, path)
         if value != default and not effect.acts(spec):
             instead = "leave it empty" if default in (None, "") else f"leave it at {default}"
@@ -196,7 +196,7 @@ def idle_knobs(spec: "JobSpec") -> Iterator[tuple[str, str, object]]:
 
 def without_effect(spec: "JobSpec") -> dict[str, str]:
     """For each setting without effect in this job, whatever its value, the sentence about when it has one; by path."""
-    return {path: effect.only for path, effect in KNOB_EFFECTS.items() if not effect.acts(spec)}
+    return {path: effect.only for path, effect in CONDITIONAL_SETTINGS.items() if not effect.acts(spec)}
 
 
 def _given(spec: BaseModel, path: str) -> tuple[Any, Any]:
