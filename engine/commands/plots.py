@@ -39,11 +39,11 @@ def plots(report_path: Path, folder: Path) -> int:
         sys.stderr.write(f"no pictures: install one of {', '.join(BROWSERS)}\n")
         return 0
     for figure in drawn:
-        _show(_photograph(browser, page_path, figure.name, height=figure.layout["height"] + BELOW))
+        _show(_take_screenshot(browser, page_path, figure.name, height=figure.layout["height"] + BELOW))
     return 0
 
 
-def _photograph(browser: str, page_path: Path, name: str, *, height: int) -> Path:
+def _take_screenshot(browser: str, page_path: Path, name: str, *, height: int) -> Path:
     picture = page_path.with_name(f"{name}.png")
     command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += [f"--window-size=1180,{height}", f"--virtual-time-budget={DRAWN_AFTER_MS}", f"--screenshot={picture}"]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.accounts.acting import Acting
@@ -17,6 +16,7 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.pausing import pause_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.clusters.looks import RayHost, note_found
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.verdicts.models import JobVerdict
@@ -29,7 +29,7 @@ from tests.verdict.runs import run_called
 
 RECORDED = {"recorded learning": "sums", "recorded stuck": "no-signal", "recorded collapse": "verbosity"}
 """Runs recorded from the real engine for the verdict's tests."""
-LONG = "A job with a name that somebody wrote without a thought for how wide a page or a telephone is, " + "w" * 24
+LONG = "A job with a name that somebody wrote without a thought for how wide a page or a phone is, " + "w" * 24
 EVALUATES: Final[dict[str, Any]] = {
     "training": {"steps": 0},
     "evaluation": {"prompts": 256},

@@ -121,10 +121,10 @@ def too_long_on(page: Page, entry: Entry, look: str) -> list[str]:
     if look != "narrow" or entry.page != "job" or entry.status != OK:
         return []
     height = page.evaluate("document.documentElement.scrollHeight")
-    return [f"{height} pixels long on a telephone"] if height > MOST_SCREENS * SCREEN else []
+    return [f"{height} pixels long on a phone"] if height > MOST_SCREENS * SCREEN else []
 
 
-def photograph(page: Page, folder: Path, entry: Entry, look: str) -> None:
+def take_screenshot(page: Page, folder: Path, entry: Entry, look: str) -> None:
     see_everything(page)
     settled(page)
     page.screenshot(path=folder / f"{entry.name}-{look}.png", full_page=True)

@@ -10,7 +10,15 @@ import pytest
 from tests.backend.tenant_world import OPEN_PAGES, PAGES
 from tests.frontend.conftest import Visitor, chromium, server, server_of_all, visit  # noqa: F401  # fixtures
 from tests.gallery.exhibits import make_exhibits
-from tests.gallery.looking import LOOKS, Wanderer, complaints_of, grave_of, hard_to_press_on, photograph, too_long_on
+from tests.gallery.looking import (
+    LOOKS,
+    Wanderer,
+    complaints_of,
+    grave_of,
+    hard_to_press_on,
+    take_screenshot,
+    too_long_on,
+)
 from tests.gallery.manifest import ENTRIES, IN_MAKE_TEST, REFUSALS, STATES, Entry
 from tests.gallery.showing import write_index
 
@@ -64,7 +72,7 @@ def found_on(entries: Sequence[Entry], visit: Callable[..., Visitor], folder: Pa
         for entry in entries:
             visitor = wanderer.see(entry, look)
             if folder:
-                photograph(visitor.page, folder, entry, look)
+                take_screenshot(visitor.page, folder, entry, look)
             found += [f"{entry.name} {look}: {line}" for line in grave_of(visitor.page)]
             found += [f"{entry.name} {look}: {line}" for line in too_long_on(visitor.page, entry, look)]
             found += [f"{entry.name} {look}: {line}" for line in hard_to_press_on(visitor.page)]

@@ -94,12 +94,12 @@ def test_pictures_of_runs_without_their_names_and_settings(visit: Callable[..., 
     site = make_world()
     visitor = visit(site.owner)
     for number, each in enumerate(shown, start=1):
-        photograph(visitor, site, each, number, folder)
+        take_screenshot(visitor, site, each, number, folder)
     assert len(list(folder.glob("*.png"))) == NUM
     assert not visitor.complaints
 
 
-def photograph(visitor: Visitor, site: World, shown: Shown, number: int, folder: Path) -> None:
+def take_screenshot(visitor: Visitor, site: World, shown: Shown, number: int, folder: Path) -> None:
     job = told_as_job(site, shown.run, name=f"Run {number}", until_s=shown.until_s, now=datetime.now(UTC))
     page = visitor.open(f"/jobs/{job.pk}/")
     see_everything(page)
