@@ -74,6 +74,8 @@ class RelaySynced:
     """The versions that the sender and every live relay after it hold."""
     released: tuple[WeightsId, ...]
     wants_reply: bool
+    coming: tuple[WeightsId, ...] = ()
+    """The versions that will be held: arriving at the sender or at a relay before it, or offered by the trainer."""
     seals: tuple[tuple[WeightsId, str], ...] = ()
     """The sha256 of the versions held, as far as computed."""
     waits_s: float = 0.0

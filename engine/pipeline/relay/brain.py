@@ -9,12 +9,15 @@ Invariants:
   visible version never changes;
 - the trainer is notified that a version is stored when every live relay after this one has it too: a version that the
   trainer then frees survives any one death;
+- a replica learns that a version is missing only when it can no longer come: not while it arrives at a relay before
+  this one, or the trainer has it;
 - every replica that has requested weights is notified of each new version; one that misses the message requests again.
 """
 
 # Over budget: one handler for every message to a relay; members, shelf and transfer decide.
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from engine.pipeline.effects import Effect, Send, ServeWeights
@@ -54,6 +57,14 @@ SURE_AFTER_S: Final = 5.0
 ANCHOR_EVERY: Final = 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A version that the trainer has offered to the leading relay."""
+
+    first_at: float
+    pinned: bool
+
+
 class RelayBrain:
     def __init__(
         self,
@@ -76,8 +87,8 @@ class RelayBrain:
         self._transfer = Transfer(self._members, self._shelf, reach=reach)
         self._seals = Seals()
         self._peers: dict[int, RelaySynced] = {}
-        self._offered: dict[WeightsId, float] = {}
-        """Versions that the trainer awaits confirmation for → time of its first offer."""
+        self._offered: dict[WeightsId, Offer] = {}
+        """The versions that the trainer awaits confirmation for."""
         self._replicas: dict[int, int] = {}
         """Replica → incarnation."""
         self._serial = 0
@@ -131,8 +142,10 @@ class RelayBrain:
         match message:
             case ChunkHashed():
                 return self._transfer.on_chunk(message, now)
-            case WeightsHashed() | BufferHashed() | FetchFailed():
+            case WeightsHashed() | BufferHashed():
                 return self._transfer.on_whole(message, now)
+            case FetchFailed():
+                return self._on_fetch_failed(message, now)
             case WeightsSealed():
                 self._seals.take(message.weights, message.sha256)
                 return []
@@ -169,9 +182,17 @@ class RelayBrain:
     def _on_offered(self, message: WeightsOffered, now: float) -> list[Effect]:
         if not self._members.leads:
             return self._name_leader()
-        self._offered.setdefault(message.manifest.weights, now)
+        weights = message.manifest.weights
+        before = self._offered.get(weights)
+        self._offered[weights] = Offer(first_at=now if before is None else before.first_at, pinned=message.pinned)
         chunk_bytes = self._cut(message.manifest.num_bytes, self._members.num_hosts)
         return self._transfer.on_offered(message, now, chunk_bytes=chunk_bytes)
+
+    def _on_fetch_failed(self, message: FetchFailed, now: float) -> list[Effect]:
+        weights = self._transfer.weights_of(message.arrival)
+        if message.is_gone and weights is not None:
+            self._offered.pop(weights, None)  # the trainer repeats the offer if it still has the version
+        return self._transfer.on_whole(message, now)
 
     def _name_leader(self) -> list[Effect]:
         if not self._members.has_joined:
@@ -186,12 +207,23 @@ class RelayBrain:
         stored = [
             weights
             for weights in self._offered
-            if weights in settled or (weights not in self._shelf.visible and weights < self.newest)
-            if not self._transfer.is_arriving(weights)
+            if weights in settled or self._is_overtaken(weights)
+            if weights not in self._transfer.arriving
         ]
         for weights in stored:
-            self._shelf.note_stored(weights, after_s=now - self._offered.pop(weights))
+            self._shelf.note_stored(weights, after_s=now - self._offered.pop(weights).first_at)
         return [Send(to=TRAINER, message=VersionStored(weights=weights)) for weights in stored]
+
+    def _is_overtaken(self, weights: WeightsId) -> bool:
+        return weights not in self._shelf.visible and weights < self.newest and not self._is_due(weights)
+
+    def _is_due(self, weights: WeightsId) -> bool:
+        """True for an offered version that an evaluation needs, whose trainer lives."""
+        return (
+            self._offered[weights].pinned
+            and weights.epoch == self.newest.epoch
+            and not self._shelf.is_released(weights)
+        )
 
     # ── among relays ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -248,11 +280,21 @@ class RelayBrain:
             settled=self._settled(),
             released=self._shelf.released,
             wants_reply=wants_reply,
+            coming=tuple(sorted(self._coming())),
             seals=self._seals.own,
             waits_s=self._members.waits_s,
             process=self._process,
         )
         return Send(to=relay_address(host), message=message)
+
+    def _coming(self) -> frozenset[WeightsId]:
+        """The versions that will be visible here, unless a process dies first."""
+        if self._members.leads:
+            promised = {weights for weights in self._offered if self._is_due(weights)}
+        else:
+            before = None if self._members.upstream is None else self._peers.get(self._members.upstream)
+            promised = set() if before is None else {*before.held, *before.coming}
+        return frozenset((self._transfer.arriving | promised) - self._shelf.visible.keys())
 
     def _settled(self) -> tuple[WeightsId, ...]:
         """The versions that this relay and every live relay after it hold, or no longer need."""
@@ -272,7 +314,7 @@ class RelayBrain:
     def _sync_neighbours(self) -> list[Effect]:
         """Syncs at once after a change; otherwise heartbeats do."""
         hosts = [host for host in (self._members.upstream, self._members.downstream) if host is not None]
-        state = (self.claim, self.visible, self._settled(), self._shelf.released, tuple(hosts))
+        state = (self.claim, self.visible, self._settled(), self._shelf.released, self._coming(), tuple(hosts))
         if state == self._synced_state:
             return []
         self._synced_state = state
@@ -312,10 +354,10 @@ class RelayBrain:
         return [Send(to=address, message=VersionMissing(weights=message.exact))]
 
     def _may_still_come(self, weights: WeightsId, now: float) -> bool:
-        if self._transfer.is_arriving(weights):
+        """`weights`: not visible here. A version beyond the newest one here is on its way, or about to be offered."""
+        if weights > self.newest or weights in self._coming():
             return True
         if self._members.leads:
             is_sure = self._incarnation == 0 and self.claim == 0
             return not is_sure and self._members.led_for(now) < SURE_AFTER_S
-        before = None if self._members.upstream is None else self._peers.get(self._members.upstream)
-        return before is None or weights in before.held
+        return self._members.upstream is None or self._members.upstream not in self._peers

@@ -53,8 +53,13 @@ class Transfer:
         self._sending = Sending()
         self._announced_at: dict[tuple[int, int, WeightsId, bool], float] = {}
 
-    def is_arriving(self, weights: WeightsId) -> bool:
-        return self._arrivals.get(weights) is not None
+    @property
+    def arriving(self) -> frozenset[WeightsId]:
+        return frozenset(arrival.weights for arrival in self._arrivals)
+
+    def weights_of(self, arrival: int) -> WeightsId | None:
+        known = self._arrivals.numbered(arrival)
+        return None if known is None else known.weights
 
     # ── from the trainer ──────────────────────────────────────────────────────────────────────────────────────────
 

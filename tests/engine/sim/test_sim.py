@@ -51,6 +51,26 @@ def test_no_fault_order_breaks_an_invariant_ten_thousand_times(schedule: Schedul
         run(seed, schedule)
 
 
+def evaluate_undisturbed(seed: int, schedule: ScheduleName) -> None:
+    """Without any fault, every evaluation is by its own version."""
+    outcome = world_of(seed, schedule, faults=Faults(blows=(), quiet_at=0.0)).run()
+    assert outcome.end == "succeeded"
+    assert outcome.oracle.faults == [], replay_command(seed, schedule)
+
+
+@pytest.mark.parametrize(("seed", "schedule"), [(57, "laminar"), (57, "one_step"), (41, "partial")])
+def test_undisturbed_run_reports_no_fault(seed: int, schedule: ScheduleName) -> None:
+    """In each of these a relay called a version missing that the trainer was about to offer."""
+    evaluate_undisturbed(seed, schedule)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_many_undisturbed_runs_report_no_fault(schedule: ScheduleName) -> None:
+    for seed in range(2_000, 2_050):
+        evaluate_undisturbed(seed, schedule)
+
+
 # Seeds that once failed, each with the bug that it found.
 @pytest.mark.parametrize(
     ("seed", "schedule"),

@@ -38,6 +38,31 @@ def test_host_that_starves_every_part_loses_none() -> None:
     assert outcome.end == "succeeded" and lost_parts(outcome) == []
 
 
+def evaluate_starved(seed: int) -> None:
+    """Starves parts and nothing else: every evaluation is by its own version."""
+    chance = Chance(seed, "starved")
+    blows = tuple(
+        starve(part, at=chance.uniform(0.5, LAST_FAULT_S), which=chance.whole(0, 7))
+        for part in STARVED
+        if chance.happens(0.4)
+    )
+    outcome = world_of(seed, "laminar", faults=Faults(blows=blows, quiet_at=60.0)).run()
+    lost = [fault for fault in outcome.oracle.faults if "was lost" in fault.message]
+    assert not lost, f"seed {seed}: {lost}"
+
+
+@pytest.mark.parametrize("seed", [27, 57, 66])
+def test_starved_host_costs_no_evaluation_its_version(seed: int) -> None:
+    """Each of these lost one while a relay called versions missing that had not arrived yet."""
+    evaluate_starved(seed)
+
+
+@pytest.mark.long
+def test_many_starved_hosts_cost_no_evaluation_its_version() -> None:
+    for seed in range(1_000, 1_200):
+        evaluate_starved(seed)
+
+
 def check(seed: int) -> None:
     """Among all other faults, the oracle objects to the loss of a part that is starved."""
     chance = Chance(seed, "starved")

@@ -166,10 +166,84 @@ def coming(number: int, *, claim: int = 0, host: int = 0) -> VersionComing:
     return VersionComing(host=host, incarnation=0, claim=claim, manifest=manifest(number), pinned=False, path=())
 
 
-def synced(host: int, *, claim: int = 0, serial: int = 1) -> RelaySynced:
+def synced(
+    host: int,
+    *,
+    claim: int = 0,
+    serial: int = 1,
+    held: tuple[WeightsId, ...] = (),
+    coming: tuple[WeightsId, ...] = (),
+) -> RelaySynced:
     return RelaySynced(
-        host=host, incarnation=0, serial=serial, claim=claim, held=(), settled=(), released=(), wants_reply=False
+        host=host,
+        incarnation=0,
+        serial=serial,
+        claim=claim,
+        held=held,
+        settled=(),
+        released=(),
+        wants_reply=False,
+        coming=coming,
     )
+
+
+def take(brain: RelayBrain, number: int) -> None:
+    """A version that the relay before this one announces arrives whole."""
+    [opened] = of(brain.handle(coming(number), 0.0), OpenBuffer)
+    for index, digest in enumerate("ab"):
+        chunk = ChunkHashed(arrival=opened.arrival, buffer_id=whole(number), index=index, digest=digest)
+        brain.handle(chunk, 0.0)
+    brain.handle(BufferHashed(arrival=opened.arrival, identity="whole"), 0.0)
+    assert version(number) in brain.visible
+
+
+def test_version_beyond_the_newest_is_never_missing() -> None:
+    """Data orders it as soon as it is trained, which may be before the trainer offers it."""
+    leader, follower = RelayBrain(host=0, hosts=(0, 1)), RelayBrain(host=1, hosts=(0, 1))
+    arrive(leader, 1)
+    take(follower, 1)
+    follower.handle(synced(0, held=(version(1),)), 0.0)
+    assert not of(want(leader, exact=version(2)), VersionMissing)
+    assert not of(want(follower, exact=version(2)), VersionMissing)
+
+
+def test_pinned_version_that_its_successor_overtakes_is_not_missing() -> None:
+    leader, follower = RelayBrain(host=0, hosts=(0, 1)), RelayBrain(host=1, hosts=(0, 1))
+    [fetch] = of(offer(leader, 1, pinned=True), FetchWeights)
+    arrive(leader, 2)
+    take(follower, 2)
+    [report] = of(leader.handle(replace(synced(1, held=(version(2),)), wants_reply=True), 0.0), RelaySynced)
+    assert report.coming == (version(1),)
+    follower.handle(replace(report, serial=9), 0.0)
+    assert not of(want(follower, exact=version(1)), VersionMissing)
+    refused = leader.handle(FetchFailed(arrival=fetch.arrival, reason="torn"), 0.0)
+    assert of(refused, VersionRefused) and not of(refused, VersionStored), "else the trainer would drop its copy"
+    assert not of(want(leader, exact=version(1)), VersionMissing)
+    [fetch] = of(offer(leader, 1, pinned=True), FetchWeights)
+    gone = leader.handle(FetchFailed(arrival=fetch.arrival, reason="", is_gone=True), 0.0)
+    assert of(want(leader, exact=version(1)), VersionMissing)
+    [report] = of(gone, RelaySynced)
+    assert report.coming == ()
+    follower.handle(replace(report, serial=10), 0.0)
+    assert of(want(follower, exact=version(1)), VersionMissing)
+
+
+def test_version_of_a_dead_trainer_is_missing_once_the_next_has_published() -> None:
+    brain = RelayBrain()
+    [fetch] = of(offer(brain, 4, pinned=True), FetchWeights)
+    brain.handle(FetchFailed(arrival=fetch.arrival, reason="torn"), 0.0)
+    assert not of(want(brain, exact=version(4)), VersionMissing)
+    arrive(brain, 3, epoch=1)
+    assert of(want(brain, exact=version(4)), VersionMissing)
+
+
+def test_released_version_is_confirmed_though_it_never_arrived() -> None:
+    brain = RelayBrain()
+    [fetch] = of(offer(brain, 1, pinned=True), FetchWeights)
+    arrive(brain, 2)
+    brain.handle(FetchFailed(arrival=fetch.arrival, reason="torn"), 0.0)
+    stored = of(brain.handle(VersionReleased(weights=version(1)), 0.0), VersionStored)
+    assert [each.weights for each in stored] == [version(1)]
 
 
 def test_follower_requests_only_missing_chunks_from_a_new_sender() -> None:
