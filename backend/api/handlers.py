@@ -48,14 +48,18 @@ def _answer(request: HttpRequest, failure: Exception | type[Exception]) -> HttpR
     assert isinstance(failure, Exception), "ninja's type also allows a class; nothing raises one"
     refusal = _refusal_of(failure, request)
     if isinstance(refusal, Unexpected | Unavailable):
-        log.error(
-            "unexpected error request_id=%s method=%s path=%s",
-            request.META.get(REQUEST_ID, ""),
-            request.method,
-            request.path,
-            exc_info=failure,
-        )
+        log_failure(request, failure)
     return problem_response(request, refusal)
+
+
+def log_failure(request: HttpRequest, failure: Exception) -> None:
+    log.error(
+        "unexpected error request_id=%s method=%s path=%s",
+        request.META.get(REQUEST_ID, ""),
+        request.method,
+        request.path,
+        exc_info=failure,
+    )
 
 
 def _refusal_of(failure: Exception, request: HttpRequest) -> Refusal:

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from backend.api.handlers import DATABASE_IS_AWAY, refusal_for_status
+from backend.api.handlers import DATABASE_IS_AWAY, log_failure, refusal_for_status
 from backend.api.limits.rate_limit import allowance_of
 from backend.api.problems import CONTENT_TYPE, RETRY_AFTER_S, problem_response
 from backend.api.request_context import REQUEST_ID, RequestContext, current_request
@@ -56,6 +56,7 @@ class RequestIdMiddleware:
         """Answers a page with 503 if the database fails; routes of the API never get here."""
         if not isinstance(failure, DATABASE_IS_AWAY):
             return None
+        log_failure(request, failure)
         text = "The database is not responding. Please try again in a moment."
         return HttpResponse(
             text, status=503, content_type="text/plain; charset=utf-8", headers={"Retry-After": str(RETRY_AFTER_S)}

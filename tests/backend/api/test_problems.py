@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
-from django.test import Client
+from django.http import HttpResponse
+from django.test import Client, RequestFactory
 
 from backend.api.bodies import MAX_BODY_BYTES
+from backend.api.middleware import RequestIdMiddleware
+from backend.api.request_context import REQUEST_ID
 
 FIELDS = {"type", "title", "status", "detail", "instance", "code", "request_id", "errors", "retryable"}
 
@@ -115,6 +118,17 @@ def test_unavailable_database_is_503_with_retry_after(api: Any, monkeypatch: pyt
     response = api.get("/me")
     assert problem(response, 503, "unavailable")["retryable"] is True
     assert int(response["Retry-After"]) > 0
+
+
+def test_page_without_a_database_is_503_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    request = RequestFactory().get("/jobs/")
+    request.META[REQUEST_ID] = "req_page"
+    middleware = RequestIdMiddleware(lambda request: HttpResponse())
+    with caplog.at_level(logging.ERROR, logger="backend.api.handlers"):
+        response = middleware.process_exception(request, OperationalError("no connection within 5 s"))
+    assert response is not None and response.status_code == 503 and int(response["Retry-After"]) > 0
+    assert "no connection" not in response.content.decode()
+    assert "req_page" in caplog.text and "no connection within 5 s" in caplog.text
 
 
 def test_a_callers_own_request_id_is_kept_if_it_is_a_plain_word(api: Any) -> None:
