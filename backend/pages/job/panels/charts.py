@@ -168,6 +168,30 @@ CHARTS: tuple[Chart, ...] = (
         from_zero=True,
     ),
     Chart(
+        slug="grading",
+        title="Grading wait",
+        unit="s",
+        formula="mean and maximum over the step's trajectories of the seconds that their calls to graders and tools "
+        "waited",
+        about="For a thread of the environment's worker, a free process or a core. If it nears the seconds of a step, "
+        "grading limits the run: give the environment's hosts more cores and memory.",
+        traces=(
+            Trace(key="environment/queue_s_mean", label="mean"),
+            Trace(key="environment/queue_s_max", label="maximum", tone="second"),
+        ),
+        from_zero=True,
+    ),
+    Chart(
+        slug="calls",
+        title="Grading queue",
+        unit="calls",
+        formula="most unanswered calls at a worker when a call of the step's trajectories arrived",
+        about="Calls in progress count too. A worker begins at most 512 at once. Beyond that, raise "
+        "environment.workers.",
+        traces=(Trace(key="environment/queue_depth", label="calls"),),
+        from_zero=True,
+    ),
+    Chart(
         slug="cache",
         title="Replicas' cache in use",
         unit="",
