@@ -168,6 +168,56 @@ CHARTS: tuple[Chart, ...] = (
         from_zero=True,
     ),
     Chart(
+        slug="grading",
+        title="Grading wait",
+        unit="s",
+        formula="mean and maximum over the step's trajectories of the seconds that their calls to graders and tools "
+        "waited",
+        about="For a thread of the environment's worker, a free process or a core. If it nears the seconds of a step, "
+        "grading limits the run: give the environment's hosts more cores and memory.",
+        traces=(
+            Trace(key="environment/queue_s_mean", label="mean"),
+            Trace(key="environment/queue_s_max", label="maximum", tone="second"),
+        ),
+        from_zero=True,
+    ),
+    Chart(
+        slug="calls",
+        title="Grading queue",
+        unit="calls",
+        formula="most unanswered calls at a worker when a call of the step's trajectories arrived",
+        about="Calls in progress count too. A worker begins at most 512 at once. Beyond that, raise "
+        "environment.workers.",
+        traces=(Trace(key="environment/queue_depth", label="calls"),),
+        from_zero=True,
+    ),
+    Chart(
+        slug="failures",
+        title="Failed samples",
+        unit="",
+        formula="samples of the step whose tool, grader or environment failed, and samples started in their place",
+        about="A failed sample has no reward and is not trained on. algorithm.groups.on_failure decides what follows; "
+        "only replace starts others. Each failure's reason is with its trajectory.",
+        traces=(
+            Trace(key="failures/samples", label="failed"),
+            Trace(key="failures/replacements", label="started in their place", tone="second"),
+        ),
+        from_zero=True,
+    ),
+    Chart(
+        slug="shortened",
+        title="Groups with failures",
+        unit="",
+        formula="groups of the step trained with fewer samples than group_size, and groups dropped",
+        about="A group is dropped if fewer than algorithm.groups.min_group of its samples have a reward; with drop, at "
+        "its first failure. Failures that hit long answers more often than short ones bias the training.",
+        traces=(
+            Trace(key="failures/short_groups", label="trained with fewer"),
+            Trace(key="failures/groups", label="dropped", tone="second"),
+        ),
+        from_zero=True,
+    ),
+    Chart(
         slug="cache",
         title="Replicas' cache in use",
         unit="",
