@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.accounts.models import Membership, Project, Role, Team, User
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job, next_cursor, record_event
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from backend.telemetry.intake.ingest import ingest_facts
