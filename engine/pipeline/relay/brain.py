@@ -189,9 +189,9 @@ class RelayBrain:
         return self._transfer.on_offered(message, now, chunk_bytes=chunk_bytes)
 
     def _on_fetch_failed(self, message: FetchFailed, now: float) -> list[Effect]:
-        weights = self._transfer.weights_of(message.arrival)
-        if message.is_gone and weights is not None:
-            self._offered.pop(weights, None)  # the trainer repeats the offer if it still has the version
+        arrival = self._transfer.arrivals.numbered(message.arrival)
+        if message.is_gone and arrival is not None:
+            self._offered.pop(arrival.weights, None)  # the trainer repeats the offer if it still has the version
         return self._transfer.on_whole(message, now)
 
     def _name_leader(self) -> list[Effect]:
@@ -208,7 +208,7 @@ class RelayBrain:
             weights
             for weights in self._offered
             if weights in settled or self._is_overtaken(weights)
-            if weights not in self._transfer.arriving
+            if self._transfer.arrivals.get(weights) is None
         ]
         for weights in stored:
             self._shelf.note_stored(weights, after_s=now - self._offered.pop(weights).first_at)
@@ -294,7 +294,8 @@ class RelayBrain:
         else:
             before = None if self._members.upstream is None else self._peers.get(self._members.upstream)
             promised = set() if before is None else {*before.held, *before.coming}
-        return frozenset((self._transfer.arriving | promised) - self._shelf.visible.keys())
+        arriving = {arrival.weights for arrival in self._transfer.arrivals}
+        return frozenset((arriving | promised) - self._shelf.visible.keys())
 
     def _settled(self) -> tuple[WeightsId, ...]:
         """The versions that this relay and every live relay after it hold, or no longer need."""

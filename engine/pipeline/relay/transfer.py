@@ -47,26 +47,18 @@ CHANGED_ON_THE_WAY: Final = "a chunk does not match the hash of the leading rela
 class Transfer:
     def __init__(self, members: Members, shelf: Shelf, *, reach: object) -> None:
         self._members, self._shelf, self._reach = members, shelf, reach
-        self._arrivals = Arrivals()
+        self.arrivals = Arrivals()
         self._next: VersionComing | None = None
         """The newest version announced while an older one arrives."""
         self._sending = Sending()
         self._announced_at: dict[tuple[int, int, WeightsId, bool], float] = {}
-
-    @property
-    def arriving(self) -> frozenset[WeightsId]:
-        return frozenset(arrival.weights for arrival in self._arrivals)
-
-    def weights_of(self, arrival: int) -> WeightsId | None:
-        known = self._arrivals.numbered(arrival)
-        return None if known is None else known.weights
 
     # ── from the trainer ──────────────────────────────────────────────────────────────────────────────────────────
 
     def on_offered(self, message: WeightsOffered, now: float, *, chunk_bytes: int) -> list[Effect]:
         offered = message.manifest
         manifest = offered if offered.is_hashed else replace(offered, chunk_bytes=chunk_bytes)
-        arrival = self._arrivals.get(manifest.weights)
+        arrival = self.arrivals.get(manifest.weights)
         if arrival is not None and arrival.source is None:
             return []  # a second copy must not overwrite hashed bytes of the first
         if self._shelf.keep_visible(manifest.weights, pinned=message.pinned):
@@ -75,7 +67,7 @@ class Transfer:
         if manifest.weights < self._shelf.newest and not pinned:
             return []
         effects = [] if arrival is None else self._give_up(arrival)
-        arrival = self._arrivals.open(manifest, pinned=pinned, path=(), source=None, now=now)
+        arrival = self.arrivals.open(manifest, pinned=pinned, path=(), source=None, now=now)
         arrival.travels_later = self._shelf.expects_delta and self._members.downstream is not None
         arrival.count_bytes()
         fetch = FetchWeights(
@@ -86,7 +78,7 @@ class Transfer:
     # ── bytes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_chunk(self, message: ChunkHashed, now: float) -> list[Effect]:
-        arrival = self._arrivals.numbered(message.arrival)
+        arrival = self.arrivals.numbered(message.arrival)
         if arrival is None or arrival.has(message.buffer_id, message.index):
             return []
         if not arrival.take(message, now):
@@ -104,7 +96,7 @@ class Transfer:
         return [AssembleWeights(arrival=arrival.number, manifest=arrival.manifest, path=arrival.path)]
 
     def on_whole(self, message: WeightsHashed | BufferHashed | FetchFailed, now: float) -> list[Effect]:
-        arrival = self._arrivals.numbered(message.arrival)
+        arrival = self.arrivals.numbered(message.arrival)
         if arrival is None:
             return []
         match message:
@@ -126,11 +118,11 @@ class Transfer:
 
     def _show(self, arrival: Arrival, now: float) -> list[Effect]:
         """Makes a complete version visible to replicas."""
-        self._arrivals.close(arrival)
+        self.arrivals.close(arrival)
         effects = self._shelf.put(arrival)
         effects += self._sending.on_buffer(whole_of(arrival.weights), now)
         effects.append(Send(to=DRIVER, message=arrival.taken_by(self._members.host, now)))
-        for older in self._arrivals:
+        for older in self.arrivals:
             if older.weights < self._shelf.newest and not older.pinned:
                 effects += self._give_up(older)
         return [*effects, *self._start_next(now), *self.evict()]
@@ -139,14 +131,14 @@ class Transfer:
         effects = [*self._give_up(arrival), fault(f"version {arrival.weights}: {reason}")]
         if arrival.source is None:
             return [*effects, _report_refused(arrival, reason)]
-        again = self._arrivals.open(
+        again = self.arrivals.open(
             arrival.manifest, pinned=arrival.pinned, path=(), source=arrival.source, now=now
         )  # whole this time: a fault in deltas must not repeat
         again.count_bytes()
         return [*effects, *again.openings(), *self._ask(again, again.missing())]
 
     def _give_up(self, arrival: Arrival) -> list[Effect]:
-        self._arrivals.close(arrival)
+        self.arrivals.close(arrival)
         buffer_ids = dict.fromkeys([*arrival.num_chunks, whole_of(arrival.weights)])
         return [DropBuffer(buffer_id=buffer_id) for buffer_id in buffer_ids if not self._shelf.has(buffer_id)]
 
@@ -159,14 +151,14 @@ class Transfer:
         pinned = message.pinned and not self._shelf.is_released(weights)
         if weights < self._shelf.newest and not pinned:
             return []
-        arrival = self._arrivals.get(weights)
+        arrival = self.arrivals.get(weights)
         if arrival is not None and arrival.source is None:
             return []
         if arrival is not None and arrival.is_of(message.manifest) and arrival.can_come_by(message.path):
             return self._learn(arrival, message.manifest, now) or self._switch(arrival, message.host, now)
         if arrival is not None:  # cut in other chunks, or by deltas that its sender no longer has
             return [*self._give_up(arrival), *self._open(message, pinned, now)]
-        if weights > self._shelf.newest and any(other.weights > self._shelf.newest for other in self._arrivals):
+        if weights > self._shelf.newest and any(other.weights > self._shelf.newest for other in self.arrivals):
             if self._next is None or weights > self._next.manifest.weights:
                 self._next = message  # one at a time: they may need the same deltas
             return []
@@ -174,7 +166,7 @@ class Transfer:
 
     def _open(self, message: VersionComing, pinned: bool, now: float) -> list[Effect]:
         path = suffix_from(message.path, self._shelf.can_apply, below_bytes=message.manifest.num_bytes)
-        arrival = self._arrivals.open(message.manifest, pinned=pinned, path=path, source=message.host, now=now)
+        arrival = self.arrivals.open(message.manifest, pinned=pinned, path=path, source=message.host, now=now)
         arrival.take_kept(self._shelf.has)
         arrival.count_bytes()
         return [*arrival.openings(), *self._ask(arrival, arrival.missing()), *self._assemble(arrival)]
@@ -217,7 +209,7 @@ class Transfer:
 
     def _ask_again(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for arrival in self._arrivals:
+        for arrival in self.arrivals:
             since = max(arrival.progressed_at, arrival.asked_at)
             is_stuck = now - since >= ASK_AGAIN_AFTER_S and not arrival.is_assembling
             if arrival.source is None or not is_stuck:
@@ -247,7 +239,7 @@ class Transfer:
         return [Send(to=relay_address(peer.host), message=lacking[key]) for key in due]
 
     def _to_announce(self) -> list[VersionComing]:
-        arriving = [(each.manifest, each.pinned, each.path) for each in self._arrivals if not each.travels_later]
+        arriving = [(each.manifest, each.pinned, each.path) for each in self.arrivals if not each.travels_later]
         return [
             VersionComing(
                 host=self._members.host,
@@ -269,12 +261,12 @@ class Transfer:
 
     def _will_be_here(self, buffer_id: BufferId) -> bool:
         arrives = any(
-            buffer_id in arrival.num_chunks or buffer_id == whole_of(arrival.weights) for arrival in self._arrivals
+            buffer_id in arrival.num_chunks or buffer_id == whole_of(arrival.weights) for arrival in self.arrivals
         )
         return arrives or self._shelf.has(buffer_id)
 
     def _is_here(self, buffer_id: BufferId, index: int) -> bool:
-        return self._shelf.has(buffer_id) or any(arrival.has(buffer_id, index) for arrival in self._arrivals)
+        return self._shelf.has(buffer_id) or any(arrival.has(buffer_id, index) for arrival in self.arrivals)
 
     # ── storage ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -292,7 +284,7 @@ class Transfer:
         return self.evict()
 
     def evict(self) -> list[Effect]:
-        bases = {arrival.path[0].base for arrival in self._arrivals if arrival.path}
+        bases = {arrival.path[0].base for arrival in self.arrivals if arrival.path}
         return self._shelf.evict(is_needed=lambda weights: weights in bases or self._sending.is_wanted(weights))
 
 
