@@ -9,6 +9,7 @@ Invariants:
 
 from dataclasses import dataclass
 
+from engine.pipeline.failure_counts import FailureCounts
 from engine.pipeline.messages.to_driver import EvaluationReported, FaultReported
 from engine.pipeline.records import CompleteGroup, DataProgress, GroupKey, Trajectory
 from engine.policy.lineage import Lineage, WeightsId
@@ -131,7 +132,7 @@ class DataSnapshot:
     reports: tuple[EvaluationReported | FaultReported, ...]
     """Reports of finished evaluations, sent again after a recovery."""
     is_over: bool
-    num_failed_groups: int
+    failures: FailureCounts
     num_ended_groups: int
     num_filtered_in_a_row: int
 

@@ -80,6 +80,16 @@ def test_page_charts_wait_and_queue_of_graders(world: World, owner: Client) -> N
         assert key in page and len(drawn[key]) == 3
 
 
+def test_page_charts_failed_samples_and_their_groups(world: World, owner: Client) -> None:
+    job = seed.running(world, steps_done=3)
+    page = text_of(owner.get(f"/jobs/{job.pk}/metrics/"))
+    assert "Failed samples" in page and "Groups with failures" in page
+    drawn = snapshot_of(job).drawn.series
+    assert [value for _, value in drawn["failures/samples"]] == [0.0, 0.0, 1.0]
+    for key in ("failures/replacements", "failures/short_groups", "failures/groups"):
+        assert key in page and len(drawn[key]) == 3
+
+
 def test_teacher_distance_chart_needs_a_teacher(world: World, owner: Client) -> None:
     title, key = "Distance to the teacher", "train/teacher_kl"
     alone = seed.running(world, steps_done=2)

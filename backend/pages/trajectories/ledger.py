@@ -1,18 +1,15 @@
 """The outcomes of all samples of a run, from the engine's ledger.
 
-Invariant: the counts are exactly the ledger's. The ends add up to all requested samples; samples that were trained on
-and then lost are listed separately, since they were requested again.
+Invariant: the counts are exactly the ledger's. The ends add up to all requested samples; samples that failed and were
+replaced, or were trained on and then lost, are listed separately, since they were requested again.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from backend.jobs.models import Job
-from backend.pages.trajectories.meanings import ENDS, Meaning, meaning_of_end
+from backend.pages.trajectories.meanings import ENDS, REQUESTED_AGAIN, Meaning, meaning_of_end
 from backend.telemetry.ledger import ledger_of
-
-_BESIDE: Final = "rolled_back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +28,8 @@ class EndShare:
 class Whereabouts:
     ends: Sequence[EndShare]
     num_samples: int
-    num_lost: int
-    lost: Meaning
+    requested_again: Sequence[tuple[Meaning, int]]
+    """Samples that do not count among the ends, by their kind."""
     step: int | None
     """Counts as of the end of this step; None: as last reported."""
 
@@ -48,7 +45,7 @@ def whereabouts_of_job(job: Job) -> Whereabouts | None:
 
 def whereabouts_of(ledger: Mapping[str, int], *, step: int | None) -> Whereabouts | None:
     """None: not reported."""
-    counts = {end: num for end, num in ledger.items() if end != _BESIDE}
+    counts = {end: num for end, num in ledger.items() if end not in REQUESTED_AGAIN}
     if not counts:
         return None
     total = sum(counts.values())
@@ -59,7 +56,6 @@ def whereabouts_of(ledger: Mapping[str, int], *, step: int | None) -> Whereabout
             for end in order
         ],
         num_samples=total,
-        num_lost=ledger.get(_BESIDE, 0),
-        lost=meaning_of_end(_BESIDE),
+        requested_again=[(meaning_of_end(kind), num) for kind in REQUESTED_AGAIN if (num := ledger.get(kind, 0))],
         step=step,
     )

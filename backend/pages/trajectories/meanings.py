@@ -27,6 +27,10 @@ _ENDS: Final[Mapping[str, tuple[str, str]]] = {
     "dropped_stale": ("dropped as stale", "The weights that wrote it were too old when the trainer was ready for it."),
     "failed": ("failed", "No rewarded answer after all tries."),
     "open": ("in progress", "Being written or rewarded, or waiting for its group or for the trainer."),
+    "replaced": (
+        "failed, then replaced",
+        "Its tool, grader or environment failed. Another sample was started in its place and counts above.",
+    ),
     "rolled_back": (
         "trained on, then lost",
         "The trainer failed before these weights were saved. The samples were requested again and also count above.",
@@ -42,7 +46,9 @@ _OUTCOMES: Final[Mapping[str, tuple[str, str]]] = {
     "timeout": ("timed out", "The environment gave no reward in time."),
     "error": ("error", "The environment failed and gave no reward."),
 }
-ENDS: Final = tuple(word for word in _ENDS if word not in {"open", "rolled_back"})
+REQUESTED_AGAIN: Final = ("replaced", "rolled_back")
+"""Counts of a ledger that are no ends: these samples also count under the end of those requested for them."""
+ENDS: Final = tuple(word for word in _ENDS if word not in {"open", *REQUESTED_AGAIN})
 """All ends of samples."""
 OUTCOMES: Final = tuple(_OUTCOMES)
 

@@ -109,7 +109,8 @@ class LedgerOut(BaseModel):
     is_final: bool = Field(description="The final report of that attempt, including what ended after its last step.")
     counts: dict[str, int] = Field(
         description="Samples by their end, over all attempts: trained, filtered, dropped_stale, failed; open: "
-        "requested and not ended; rolled_back: trained into weights that were lost."
+        "requested and not ended; replaced: failed, and another sample was started; rolled_back: trained into weights "
+        "that were lost."
     )
 
     @classmethod

@@ -16,6 +16,7 @@ from engine.live.facts.token_texts import Spell, no_texts
 from engine.live.process.code_version import code_version
 from engine.pipeline.data.ledger import ENDS
 from engine.pipeline.effects import Acknowledge, AnnounceReady, AnnounceSize, EnterPhase
+from engine.pipeline.failure_counts import NO_FAILURES
 from engine.pipeline.messages.to_driver import (
     ActivitySpan,
     AnswersCounted,
@@ -74,6 +75,8 @@ class Recorder:
         self.checkpoint: CheckpointReported | None = None
         """The last reported one: the parts report in order, so every step before it was reported too."""
         self.ledger: dict[str, int] = {}
+        self._failures = self._last_failures = NO_FAILURES
+        """As last reported, and at the previous step."""
         self._last_ends: dict[str, int] | None = dict.fromkeys(ENDS, 0) if start_step == 0 else None
         """At the previous step. None: the attempt started from a checkpoint, whose counts are not its own."""
 
@@ -109,7 +112,7 @@ class Recorder:
                 self._sink.record(facts.fault_detected(report))
                 self.flush_lines()
             case LedgerReported():
-                self.ledger = report.counts
+                self.ledger, self._failures = report.counts, report.failures
             case SamplesEnded():
                 self._record_samples(report.step, report.to_read)
             case WeightsTaken():
@@ -145,6 +148,7 @@ class Recorder:
     def _on_step(self, report: StepReported) -> None:
         self.step = report.step
         metrics = {**self._rollout_metrics(), **self._weights_metrics(), **self._sample_metrics()}
+        metrics |= self._failure_metrics()
         self._sink.record(facts.step_trained(report, metrics, ledger=self.ledger))
         self._record_samples(report.step, report.to_read)
         log.info("step=%d reward_mean=%.3f", report.step, report.metrics.get("reward/mean", float("nan")))
@@ -223,6 +227,12 @@ class Recorder:
         if before is None:
             return {}
         return {f"samples/{end}": float(max(0, num - before[end])) for end, num in self._last_ends.items()}
+
+    def _failure_metrics(self) -> dict[str, float]:
+        if not self.ledger:
+            return {}
+        before, self._last_failures = self._last_failures, self._failures
+        return self._failures.since(before)
 
     def _rollout_metrics(self) -> dict[str, float]:
         loads = list(self._loads.values())

@@ -195,14 +195,14 @@ class DataBrain:
         if not self._state.is_wanted(trajectory):
             return []
         trajectory = self._assignment.partials.join_routes(trajectory, self._state.training, reporter)
-        num_failed, failure = self._state.num_failed_groups, trajectory.failure
+        num_failed, failure = self._state.failures.num_groups, trajectory.failure
         self._record(TrajectoryTaken(trajectory=trajectory))
-        if failure is None or self._state.num_failed_groups == num_failed:
+        if failure is None or self._state.failures.num_groups == num_failed:
             return []
         return self._judge_grader(failure.reason, failure.blame)
 
     def _judge_grader(self, reason: str, blame: Blame) -> list[Effect]:
-        failed, ended = self._state.num_failed_groups, self._state.num_ended_groups
+        failed, ended = self._state.failures.num_groups, self._state.num_ended_groups
         if not grader_is_broken(num_failed_groups=failed, num_ended_groups=ended):
             return []
         message = f"{failed} of {ended} groups could not be graded; the last error: {reason}"
@@ -272,7 +272,10 @@ class DataBrain:
         self._record(StepTrained(step=step))
         ended = self._state.ended.take(now)
         samples = [_report(SamplesEnded(step=step, to_read=ended))] if ended else []
-        return [_report(LedgerReported(counts=self._state.counts())), *samples]
+        return [self._report_ledger(), *samples]
+
+    def _report_ledger(self) -> Send:
+        return _report(LedgerReported(counts=self._state.counts(), failures=self._state.failures))
 
     def _follow(self, epoch: int, resumed: ResumedFrom | None) -> list[Effect]:
         """On a new incarnation of the trainer: undoes the steps that its predecessor trained after this checkpoint."""
@@ -289,7 +292,7 @@ class DataBrain:
             message=f"a new trainer began from the checkpoint of step {resumed.step}",
             action=f"{num_undone} samples that were trained after it are trained again",
         )
-        return [_report(fault), _report(LedgerReported(counts=self._state.counts()))]
+        return [_report(fault), self._report_ledger()]
 
     def _make_batch(self, now: float) -> list[Effect]:
         if self._wanted_step is None:
@@ -371,7 +374,7 @@ class DataBrain:
             return []
         self._has_finished = True
         finished = PartFinished(part="data", epoch=state.lineage.epoch)
-        return [_report(LedgerReported(counts=state.counts())), _report(finished)]
+        return [self._report_ledger(), _report(finished)]
 
 
 def _report(report: ToDriver) -> Send:

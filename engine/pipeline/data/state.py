@@ -21,6 +21,7 @@ from engine.pipeline.data.ends import EndedSamples
 from engine.pipeline.data.evaluation import Evaluation
 from engine.pipeline.data.groups import GroupBook, OpenGroup
 from engine.pipeline.data.ledger import End, Ledger
+from engine.pipeline.failure_counts import NO_FAILURES
 from engine.pipeline.journal import (
     BatchMade,
     CheckpointKept,
@@ -70,7 +71,7 @@ class DataState:
         self.lineage = Lineage()
         self.is_over = False
         self.reports: list[EvaluationReported | FaultReported] = []
-        self.num_failed_groups = 0
+        self.failures = NO_FAILURES
         self.num_ended_groups = 0
         self.num_lost_groups = 0
         """Groups that ended untrained since this process started."""
@@ -87,7 +88,9 @@ class DataState:
         return len(self.training) + len(self.ready) + in_training
 
     def counts(self) -> dict[str, int]:
-        return self.ledger.counts(num_open=self.num_open * self.plan.group_size)
+        num_replaced = self.failures.num_replacements
+        replaced = {"replaced": num_replaced} if num_replaced else {}
+        return {**self.ledger.counts(num_open=self.num_open * self.plan.group_size), **replaced}
 
     def staleness(self, trajectory: Trajectory) -> int:
         """Staleness of the stalest token, if the trajectory were trained on now."""
@@ -152,16 +155,18 @@ class DataState:
                 if evaluation.accepts(trajectory):
                     evaluation.take(trajectory)
             return
-        if key not in self.training:
-            self.training.open(key)
-        group = self.training.take(trajectory)
-        if group is not None:
+        group = self.training.get(key) or self.training.open(key)
+        num_begun, num_taken = group.num_begun, len(group.taken)
+        is_closed = self.training.take(trajectory) is not None
+        if trajectory.failure and len(group.taken) > num_taken:
+            self.failures = self.failures.add(samples=1, replacements=group.num_begun - num_begun)
+        if is_closed:
             self._complete(group)
 
     def _complete(self, group: OpenGroup) -> None:
         if not group.has_enough:
             self._end(group.key.ordinal, "failed")
-            self.num_failed_groups += 1
+            self.failures = self.failures.add(groups=1)
             self.ended.failed(group)
             return
         self.ended.done_without(group)
@@ -186,6 +191,7 @@ class DataState:
         group = self.training.get(key)
         if group is not None:
             self.training.close(group)
+            self.failures = self.failures.add(samples=len(group.missing))
             self.ended.given_up(group, reason, newest=WeightsId(self.lineage.epoch, self.trained_version))
             self._complete(group)
 
@@ -223,6 +229,7 @@ class DataState:
         failed = dict(batch.failed)
         for ordinal in batch.ordinals:
             self._end(ordinal, "trained", num_failed=failed.get(ordinal, 0))
+        self.failures = self.failures.add(short_groups=len(failed))
         self.batch, self.trained_version = None, step
         self.history.append(batch)
         self._shorten_history()
@@ -310,7 +317,7 @@ class DataState:
             evaluations=tuple(evaluation.view() for evaluation in self.evaluations),
             reports=tuple(self.reports),
             is_over=self.is_over,
-            num_failed_groups=self.num_failed_groups,
+            failures=self.failures,
             num_ended_groups=self.num_ended_groups,
             num_filtered_in_a_row=self.num_filtered_in_a_row,
         )
@@ -328,6 +335,6 @@ class DataState:
         state._keep_ready(snapshot.ready)
         state.batch, state.history = snapshot.batch, deque(snapshot.history)
         state.reports, state.is_over = list(snapshot.reports), snapshot.is_over
-        state.num_failed_groups, state.num_ended_groups = snapshot.num_failed_groups, snapshot.num_ended_groups
+        state.failures, state.num_ended_groups = snapshot.failures, snapshot.num_ended_groups
         state.num_filtered_in_a_row = snapshot.num_filtered_in_a_row
         return state

@@ -6,6 +6,7 @@ Invariant: reports of one process arrive in order; if the process dies, the rest
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from engine.pipeline.failure_counts import NO_FAILURES, FailureCounts
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.to_manager import PartLost, PartReported, PartStarved
 from engine.pipeline.packed import Floats
@@ -154,6 +155,7 @@ class FaultReported:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReported:
     counts: dict[str, int]
+    failures: FailureCounts = NO_FAILURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

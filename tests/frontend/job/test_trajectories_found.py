@@ -119,12 +119,21 @@ def test_the_pieces_of_a_text_are_the_text() -> None:
     assert Sought.of("").pieces(text) == [(text, False)] and Sought.of("").pieces("") == []
 
 
-LEDGER = {"trained": 640, "filtered": 200, "dropped_stale": 96, "failed": 0, "open": 64, "rolled_back": 32}
+LEDGER = {
+    "trained": 640,
+    "filtered": 200,
+    "dropped_stale": 96,
+    "failed": 0,
+    "open": 64,
+    "rolled_back": 32,
+    "replaced": 5,
+}
 
 
 def test_where_all_went_adds_up_to_all_that_were_asked() -> None:
     went = whereabouts_of(LEDGER | {"of_a_later_engine": 24}, step=7)
-    assert went is not None and went.num_samples == 1_024 and went.num_lost == 32
+    assert went is not None and went.num_samples == 1_024
+    assert [(meaning.word, num) for meaning, num in went.requested_again] == [("replaced", 5), ("rolled_back", 32)]
     assert [(each.meaning.word, each.num_samples) for each in went.ends] == [
         ("trained", 640), ("filtered", 200), ("dropped_stale", 96), ("failed", 0), ("open", 64),
         ("of_a_later_engine", 24),
@@ -150,7 +159,7 @@ def test_the_page_tells_where_all_went_in_the_ledgers_own_counts(world: World, o
     counts = re.findall(r'<th scope="row">(?:<a[^>]*>)?([^<]+)<.*?<td class="end">([\d,]+)</td>', table)
     assert dict(counts) == {
         "trained on": "640", "filtered out": "200", "dropped as stale": "96", "failed": "0", "in progress": "64",
-        "trained on, then lost": "32",
+        "failed, then replaced": "5", "trained on, then lost": "32",
     }  # fmt: skip
     assert "1,000 samples requested, as last reported" in table and "64 %" in table
 

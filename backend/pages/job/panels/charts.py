@@ -192,6 +192,32 @@ CHARTS: tuple[Chart, ...] = (
         from_zero=True,
     ),
     Chart(
+        slug="failures",
+        title="Failed samples",
+        unit="",
+        formula="samples of the step whose tool, grader or environment failed, and samples started in their place",
+        about="A failed sample has no reward and is not trained on. algorithm.groups.on_failure decides what follows; "
+        "only replace starts others. Each failure's reason is with its trajectory.",
+        traces=(
+            Trace(key="failures/samples", label="failed"),
+            Trace(key="failures/replacements", label="started in their place", tone="second"),
+        ),
+        from_zero=True,
+    ),
+    Chart(
+        slug="shortened",
+        title="Groups with failures",
+        unit="",
+        formula="groups of the step trained with fewer samples than group_size, and groups dropped",
+        about="A group is dropped if fewer than algorithm.groups.min_group of its samples have a reward; with drop, at "
+        "its first failure. Failures that hit long answers more often than short ones bias the training.",
+        traces=(
+            Trace(key="failures/short_groups", label="trained with fewer"),
+            Trace(key="failures/groups", label="dropped", tone="second"),
+        ),
+        from_zero=True,
+    ),
+    Chart(
         slug="cache",
         title="Replicas' cache in use",
         unit="",

@@ -12,6 +12,7 @@ from engine.live.data.frames import HEAD, entry_of, frame, frames
 from engine.live.data.journal_file import JournalFile
 from engine.live.data.recovery import LogLost, read_journal
 from engine.live.data.snapshots import WORTH_ITS_FILE
+from engine.pipeline.failure_counts import FailureCounts
 from engine.pipeline.journal import (
     BatchMade,
     CheckpointKept,
@@ -71,7 +72,7 @@ SNAPSHOT = DataSnapshot(
     evaluations=(),
     reports=(),
     is_over=False,
-    num_failed_groups=0,
+    failures=FailureCounts(num_samples=2, num_groups=1),
     num_ended_groups=3,
     num_filtered_in_a_row=0,
 )

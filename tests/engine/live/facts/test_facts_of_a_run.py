@@ -12,6 +12,7 @@ from engine.live.process.settings import Settings
 from engine.live.run.model_source import BUILT_IN
 from engine.models.tokenizer import Tokenizer
 from engine.pipeline.effects import Acknowledge, AnnounceReady, AnnounceSize, EnterPhase
+from engine.pipeline.failure_counts import FailureCounts
 from engine.pipeline.messages.to_driver import (
     EvaluationReported,
     LedgerReported,
@@ -141,6 +142,25 @@ def test_step_reports_sample_ends_since_the_previous_step() -> None:
     assert before == {}, "data has not reported yet"
     assert [(each["samples/trained"], each["samples/failed"]) for each in after] == [(32, 0), (32, 8), (0, 0)]
     assert set(after[0]) == {f"samples/{end}" for end in ("trained", "filtered", "dropped_stale", "failed")}
+
+
+def test_step_reports_failures_since_the_previous_step() -> None:
+    sink = MemorySink()
+    recorder = Recorder(sink, start_step=50)
+    counts = FailureCounts(num_samples=3, num_replacements=2, num_short_groups=1)
+    later = counts.add(samples=4, groups=1)
+    recorder.on_report(report(51))
+    for step, failures in ((52, counts), (53, later), (54, later)):
+        recorder.on_report(replace(ends(trained=32), failures=failures))
+        recorder.on_report(report(step))
+    steps = [body.metrics for body in sink.bodies if isinstance(body, StepTrained)]
+    names = ("samples", "replacements", "short_groups", "groups")
+    assert not any(name.startswith("failures/") for name in steps[0]), "data has not reported yet"
+    assert [[each[f"failures/{name}"] for name in names] for each in steps[1:]] == [
+        [3, 2, 1, 0],
+        [4, 0, 0, 1],
+        [0, 0, 0, 0],
+    ]
 
 
 def test_resumed_attempt_counts_only_its_own_samples() -> None:

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from engine.pipeline.data.state import DataState
+from engine.pipeline.failure_counts import FailureCounts
 from engine.pipeline.messages.to_data import BatchWanted, ResumedFrom
-from engine.pipeline.messages.to_driver import SamplesEnded
+from engine.pipeline.messages.to_driver import LedgerReported, SamplesEnded
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress, Failure, GroupTask, Trajectory
@@ -40,6 +42,7 @@ def test_the_rest_of_a_group_is_trained() -> None:
         ("failed", "Its group continued without it. its tool was away")
     ]
     assert (data.counts["trained"], data.counts["failed"]) == (3, 1)
+    assert data.brain.state.failures == FailureCounts(num_samples=1, num_short_groups=1)
 
 
 def test_a_group_waits_for_all_its_samples() -> None:
@@ -53,6 +56,7 @@ def test_a_group_with_too_few_verdicts_is_dropped_at_once() -> None:
     data, tasks = waiting_for_a_batch(FOUR)
     data.sync(wants=0, finished=failing(tasks, 0, 1, 2)[:3])
     assert data.counts["failed"] == 4
+    assert data.brain.state.failures == FailureCounts(num_samples=3, num_groups=1)
 
 
 def test_a_failed_sample_is_replaced() -> None:
@@ -64,6 +68,11 @@ def test_a_failed_sample_is_replaced() -> None:
     [batch] = of(data.sync(wants=0, finished=failing([again])), BatchReady)
     assert [each.key.sample for each in batch.groups[0].trajectories] == [0, 2, 3, 4]
     assert dict(batch.progress.ledger)["failed"] == 0
+    [reported] = of(data.handle(BatchWanted(step=2)), LedgerReported)
+    assert reported.failures == FailureCounts(num_samples=1, num_replacements=1)
+    assert reported.counts["replaced"] == 1 and reported.counts["trained"] == 4
+    assert DataState.restored(data.plan, data.brain.state.snapshot()).failures == reported.failures
+    assert data.restart().brain.state.failures == reported.failures
 
 
 def test_replacements_end_and_the_rest_is_trained() -> None:
