@@ -44,7 +44,7 @@ class Plan:
     min_group: int | None = None
     """The smallest number of graded samples that a group is trained with after failures; None: `group_size`."""
     replaces_failed: bool = False
-    """Each failed sample is replaced by a new one, at most `group_size` times a group."""
+    """A new sample replaces each failed one once no spare sample is left, at most `group_size` a group."""
     filters: bool = False
     """Groups without a training signal are replaced (dynamic sampling)."""
     sample_deadline_s: float = SAMPLE_DEADLINE_S

@@ -171,7 +171,8 @@ class GroupsSpec(Strict):
     on_failure: Literal["train_rest", "replace", "drop"] = Field(
         "train_rest",
         description="When a sample fails without a reward: train_rest trains the group without it; replace starts "
-        "another sample, at most group_size per group, then trains the rest; drop drops the group.",
+        "another sample once no spare one is left, at most group_size per group, then trains the rest; drop drops the "
+        "group.",
     )
     min_group: int | None = knob(
         None,

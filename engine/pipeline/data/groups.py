@@ -4,6 +4,7 @@ Invariants:
 - a group has at most one owner; if the owner is lost, finished samples stay and only the missing ones are redone;
 - each grant has a higher lease than all before it, so that of two replicas that both claim a group, data revokes one;
 - a sample is taken once, whichever replica delivers it and however often;
+- a failed sample is replaced only where fewer samples than the group needs have ended well or still run;
 - a group closes when it has all graded samples that it needs, when every sample has ended, or when too few samples
   are left to reach the minimum.
 """
@@ -89,7 +90,8 @@ class OpenGroup:
         self.missing.discard(sample)
         self.progress.pop(sample, None)
         self.taken = (*self.taken, trajectory)
-        if trajectory.failure and self.num_replaceable:
+        has_spare = len(self.finished) + len(self.missing) >= self.num_needed
+        if trajectory.failure and self.num_replaceable and not has_spare:
             self.num_replaceable -= 1
             self.missing.add(self.num_begun)
             self.num_begun += 1
@@ -101,8 +103,8 @@ class GroupBook:
         self, *, num_samples: int, num_spare: int = 0, num_least: int | None = None, replaces: bool = False
     ) -> None:
         """`num_spare`: samples started beyond `num_samples`; the first `num_samples` verdicts complete the group.
-        `num_least`: the smallest number of graded samples that a group is used with after failures. `replaces`: each
-        failed sample is replaced by a new one, at most `num_samples` times a group."""
+        `num_least`: the smallest number of graded samples that a group is used with after failures. `replaces`: a
+        new sample replaces each failed one that no spare sample makes up for, at most `num_samples` a group."""
         self._num_samples, self._num_spare = num_samples, num_spare
         self._num_least, self._replaces = num_samples if num_least is None else num_least, replaces
         self._open: dict[GroupKey, OpenGroup] = {}

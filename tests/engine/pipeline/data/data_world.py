@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.pipeline.data.accounts import Owner
 from engine.pipeline.data.brain import DataBrain
+from engine.pipeline.data.groups import OpenGroup
 from engine.pipeline.effects import (
     Effect,
     HandOverSequences,
@@ -47,6 +48,7 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.records import (
     AcknowledgedProgress,
     DataProgress,
+    Failure,
     Move,
     SampleKey,
     SampleProgress,
@@ -255,13 +257,14 @@ class DataWorld:
     def _address(self, body: Body) -> Address:
         return rollout_address(body.owner[0])
 
-    def finish(self, body: Body, key: SampleKey) -> None:
+    def finish(self, body: Body, key: SampleKey, failure: Failure | None = None) -> None:
         del body.running[key]
         trajectory = Trajectory(
             key=key,
             weights=body.weights[key],
             reward=float(key.sample),
             num_tokens=body.num_tokens[key],
+            failure=failure,
         )
         self._receive(self._address(body), TrajectoriesEnded(trajectories=(trajectory,)))
 
@@ -395,7 +398,16 @@ class DataWorld:
         assert not any(map(state.ledger.has_ended, open_ordinals))
         bound = (1 + self.plan.schedule.lead_steps) * self.plan.groups_per_step
         assert self.epoch or self.data_incarnation or len(open_ordinals) <= bound
+        for unfinished in state.training:
+            self._check_replacements(unfinished)
         for body, key in self.running():
             group = state.training.get(key.group)
             if group is not None and group.owner is not None and body.running[key] == group.lease:
                 assert group.owner == body.owner, f"{key} runs on {body.owner} under the lease of {group.owner}"
+
+    def _check_replacements(self, group: OpenGroup) -> None:
+        plan = self.plan
+        num_failed = sum(trajectory.failure is not None for trajectory in group.taken)
+        num_wanted = min(max(0, num_failed - plan.num_spare), plan.group_size) if plan.replaces_failed else 0
+        num_started = group.num_begun - plan.group_size - plan.num_spare
+        assert num_started == num_wanted, f"{group.key}: {num_started} replacements of {num_failed} failed samples"

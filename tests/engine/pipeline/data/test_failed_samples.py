@@ -75,6 +75,19 @@ def test_a_failed_sample_is_replaced() -> None:
     assert data.restart().brain.state.failures == reported.failures
 
 
+def test_spare_samples_are_used_up_before_any_is_started() -> None:
+    data = DataWithDisk(replace(FOUR, replaces_failed=True, num_spare=1)).past_the_evaluation()
+    data.handle(BatchWanted(step=1))
+    tasks = granted(data.sync(wants=5))
+    ended = failing(tasks, 0, 1)
+    assert not granted(data.sync(wants=0, finished=ended[:1])), "the spare sample takes its place"
+    [again] = granted(data.sync(wants=0, finished=ended[1:]))
+    assert again.samples == (5,)
+    [batch] = of(data.sync(wants=0, finished=failing([again])), BatchReady)
+    assert [each.key.sample for each in batch.groups[0].trajectories] == [2, 3, 4, 5]
+    assert data.brain.state.failures == FailureCounts(num_samples=2, num_replacements=1)
+
+
 def test_replacements_end_and_the_rest_is_trained() -> None:
     data, tasks = waiting_for_a_batch(replace(FOUR, replaces_failed=True))
     effects = data.sync(wants=0, finished=failing(tasks, 1))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.pipeline.plan import Plan
+from engine.pipeline.records import Failure
 from tests.engine.pipeline.brain_builders import BESIDE, PLAN
 from tests.engine.pipeline.data.data_world import DataWorld
 
@@ -28,7 +29,7 @@ class DataAndReplicas(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = DataWorld(self.plan, num_replicas=3)
-        self.num_lost = 0
+        self.num_lost = self.num_failed = 0
 
     @initialize(rounds=st.integers(1, 6))
     def work_is_under_way(self, rounds: int) -> None:
@@ -130,11 +131,29 @@ class WithWeightsSideBySide(DataAndReplicas):
     plan = small(BESIDE)
 
 
-DataAndReplicas.TestCase.settings = WithWeightsSideBySide.TestCase.settings = settings(
-    max_examples=30,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+class WithFailedSamples(DataAndReplicas):
+    """Few enough failures that each is made up for, by a spare sample or a new one."""
+
+    plan = replace(small(BESIDE), num_spare=1, min_group=1, replaces_failed=True)
+
+    @precondition(lambda self: self.world.running() and self.num_failed < self.plan.group_size + self.plan.num_spare)
+    @rule(at=INDEX, is_delivered=st.booleans())
+    def a_sample_fails(self, at: int, is_delivered: bool) -> None:
+        self.num_failed += 1
+        running = self.world.running()
+        self.world.finish(*running[at % len(running)], Failure(kind="error", reason="its tool failed"))
+        if is_delivered:
+            self.world.tick(2.1)
+            self.world.calm()
+
+
+for machine in (DataAndReplicas, WithWeightsSideBySide, WithFailedSamples):
+    machine.TestCase.settings = settings(
+        max_examples=30,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
 TestEverySampleIsTrainedAtMostOnceInWholeGroupsWhateverIsLost = DataAndReplicas.TestCase
 TestTheSameWithWeightsSideBySide = WithWeightsSideBySide.TestCase
+TestFailedSamplesAreMadeUpFor = WithFailedSamples.TestCase
