@@ -49,14 +49,19 @@ def _choices(spec: JobSpec, shape: ModelShape, prompt_tokens: int, teacher: Mode
     torch: dict[str, Any] = {"trainer.backend": "torch"}
     stages = [{"trainer.backend": "deepspeed", "trainer.zero_stage": stage} for stage in (1, 2, 3)]
     for settings in (torch, *stages):
-        asked = with_changes(spec, [Change(words="", settings=settings)])
-        if asked is not None:
-            plan = TrainerPlan.of_spec(asked, shape, prompt_tokens=prompt_tokens, teacher=teacher)
+        plan = _plan_with(settings, spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
+        if plan is not None:
             yield Choice(
                 words=", ".join(f"{path} {value}" for path, value in settings.items()),
                 needed=trainer_need(shape, plan).num_bytes,
                 sent=sent_bytes(shape, plan),
             )
+
+
+def _plan_with(settings: dict[str, Any], spec: JobSpec, shape: ModelShape, **options: Any) -> TrainerPlan | None:
+    """The plan of the spec with these settings, by `TrainerPlan.of_spec`; None if it is invalid with them."""
+    changed = with_changes(spec, [Change(words="", settings=settings)])
+    return None if changed is None else TrainerPlan.of_spec(changed, shape, **options)
 
 
 def sent_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
@@ -86,14 +91,20 @@ def host_lines(
     device_bytes: int = 0,
 ) -> list[str]:
     """None where the trainer is on one host, or has no choice."""
+    if spec.trainer.backend != "torch" or spec.trainer_devices <= devices_per_host:
+        return []
     lines = []
     for within in ("all", "node"):
-        asked = with_changes(spec, [Change(words="", settings={"trainer.shard_within": within})])
-        if asked is None or spec.trainer.backend != "torch" or spec.trainer_devices <= devices_per_host:
-            return []
-        plan = TrainerPlan.of_spec(
-            asked, shape, prompt_tokens=prompt_tokens, teacher=teacher, devices_per_host=devices_per_host
+        plan = _plan_with(
+            {"trainer.shard_within": within},
+            spec,
+            shape,
+            prompt_tokens=prompt_tokens,
+            teacher=teacher,
+            devices_per_host=devices_per_host,
         )
+        if plan is None:
+            return []
         if spec.trainer.gradient_sums is None:
             plan = replace(plan, sums_once=affords_one_sum(shape, plan, device_bytes))
         need = gigabytes(trainer_need(shape, plan).num_bytes)
