@@ -1,11 +1,12 @@
 """Validation of requests: a request that could never run is refused before anything is allocated.
 
 Invariants:
-- an accepted request ends, whatever else runs: it fits the model's positions and, alone, the KV cache.
+- an accepted request ends, whatever else runs: it fits the model's positions and, alone, the KV cache;
+- where the KV cache holds the prompt and only a part of the requested answer, the answer is cut after that part.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from engine.inference.port import SamplingParams, SequenceProgress, SequenceRequest
@@ -22,11 +23,16 @@ class Limits:
 
     def room(self, request: SequenceRequest) -> int:
         """The longest answer that this request can get."""
-        return min(request.sampling.max_new_tokens, self.max_positions - len(request.prompt_ids))
+        return min(request.sampling.max_new_tokens, self.most_tokens - len(request.prompt_ids))
+
+    @property
+    def most_tokens(self) -> int:
+        """Prompt and answer together."""
+        return min(self.max_positions, self.kv_tokens)
 
 
 class TooLong(ValueError):
-    """The request exceeds the model's positions or the KV cache."""
+    """The request leaves no room for an answer in the model's positions or the KV cache."""
 
 
 class DrawKind(NamedTuple):
@@ -50,14 +56,25 @@ def check_request(request: SequenceRequest, limits: Limits) -> None:
     if not 0 <= min(prompt) <= max(prompt) < limits.vocab_size:
         raise ValueError(f"prompt_ids of {name!r}: each from 0 to {limits.vocab_size - 1}")
     _check_sampling(request.sampling, name)
-    room = limits.room(request)
-    if len(prompt) + room > limits.kv_tokens:
+    room, num_said = limits.room(request), len(request.progress.token_ids) if request.progress is not None else 0
+    if len(prompt) + num_said >= limits.kv_tokens:
         raise TooLong(
-            f"max_new_tokens of {name!r}: prompt and answer must fit the KV cache (kv_tokens), which holds "
-            f"{limits.kv_tokens} tokens; got {len(prompt)} and up to {room}"
+            f"prompt_ids of {name!r}: prompt, progress and at least one more token must fit the KV cache (kv_tokens), "
+            f"which holds {limits.kv_tokens} tokens; got {len(prompt) + num_said}"
         )
     if request.progress is not None:
         _check_progress(request.progress, name, room=room, limits=limits, num_prompt=len(prompt))
+
+
+def check_whole_answer(request: SequenceRequest, limits: Limits) -> None:
+    """Raises `ValueError` if the KV cache would cut the longest answer that the model's positions leave room for."""
+    num_prompt = len(request.prompt_ids)
+    room = replace(limits, kv_tokens=limits.max_positions).room(request)
+    if num_prompt + room > limits.kv_tokens:
+        raise ValueError(
+            f"max_new_tokens of {request.sequence_id!r}: prompt and answer must fit the KV cache (kv_tokens), which "
+            f"holds {limits.kv_tokens} tokens; got {num_prompt} and up to {room}"
+        )
 
 
 def _check_sampling(sampling: SamplingParams, name: str) -> None:

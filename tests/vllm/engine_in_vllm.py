@@ -106,11 +106,12 @@ def test_small_cache_delays_sequences_and_changes_no_token(make_engine: MakeVllm
     assert num_preempted
 
 
-def test_sequence_larger_than_the_cache_is_refused(make_engine: MakeVllm, base: Reference) -> None:
+def test_full_cache_cuts_an_answer_and_refuses_a_prompt(make_engine: MakeVllm, base: Reference) -> None:
     engine = make_engine(base.folder, kv_tokens=128)
     with pytest.raises(ValueError, match=r"KV cache .*128 tokens"):
-        engine.submit([ask("a", (5,) * 100, new=29)])
-    assert len(answer(engine, ask("a", (5,) * 100, new=28)).token_ids) <= 28
+        engine.submit([ask("a", (5,) * 128)])
+    cut = answer(engine, ask("b", (5,) * 100, new=60))
+    assert len(cut.token_ids) <= 28 and (cut.reason == "length") == (len(cut.token_ids) == 28)
     assert MAX_POSITIONS > 128
 
 

@@ -22,7 +22,7 @@ from engine.environments.port import Prompt
 from engine.environments.registry import described_tools, has_questions, observed_as, read_questions
 from engine.environments.sandbox.host_speed import host_scale
 from engine.inference.port import SequenceRequest
-from engine.inference.requests import Limits, check_request
+from engine.inference.requests import Limits, check_request, check_whole_answer
 from engine.live.rollout.conversation import sampling_of
 from engine.live.rollout.wording import Wording
 from engine.live.run.history_cost import STAND_IN, warnings_of_history
@@ -85,7 +85,9 @@ class Askable:
 
     def _check_length(self, question: Prompt) -> None:
         ids = self._wording.render_prompt(question).ids
-        check_request(SequenceRequest(sequence_id="it", prompt_ids=ids, sampling=self._sampling), self._limits)
+        request = SequenceRequest(sequence_id="it", prompt_ids=ids, sampling=self._sampling)
+        check_request(request, self._limits)
+        check_whole_answer(request, self._limits)
 
 
 def _shape_of(question: Prompt) -> str:

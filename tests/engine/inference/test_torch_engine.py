@@ -9,7 +9,8 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from engine.inference.port import SequenceOutput, SequenceRequest
+from engine.inference.port import SequenceOutput, SequenceProgress, SequenceRequest
+from engine.inference.requests import TooLong
 from engine.inference.rows import bands
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.attention import PackedAttention
@@ -269,11 +270,17 @@ def test_answers_are_the_same_when_memory_is_scarce(model: GetModel, rows: Liter
     assert scarce.view().kv_used == 0.0
 
 
-def test_request_too_large_for_the_cache_is_refused(model: GetModel) -> None:
-    engine = engine_of(model().folder, kv_tokens=64)
-    with pytest.raises(ValueError, match="kv_tokens"):
-        engine.submit([ask("a", (5,) * 40, new=25)])
-    assert answer(engine, ask("a", (5,) * 40, new=24)).token_ids
+def test_full_cache_cuts_an_answer_and_refuses_a_prompt(model: GetModel) -> None:
+    folder = model().folder
+    engine, long = engine_of(folder, kv_tokens=64), ask("a", (5,) * 40, new=60)
+    whole, cut = answer(engine_of(folder), long), answer(engine, long)
+    assert len(whole.token_ids) > 24
+    assert (cut.token_ids, cut.reason) == (whole.token_ids[:24], "length")
+    with pytest.raises(TooLong, match=r"KV cache \(kv_tokens\), which holds 64 tokens; got 64"):
+        engine.submit([ask("b", (5,) * 64)])
+    begun = SequenceProgress(token_ids=(5,) * 24, logprobs=(0.0,) * 24, versions=(0,) * 24)
+    with pytest.raises(TooLong, match="got 64"):
+        engine.submit([replace(long, progress=begun)])
 
 
 def test_unused_memory_is_not_allocated(model: GetModel) -> None:

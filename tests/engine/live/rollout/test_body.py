@@ -115,6 +115,7 @@ class Replica:
     ) -> None:
         job = spec(environment, **rollout)
         plan = Plan.from_spec(job)
+        self.kv_tokens = job.rollout.kv_tokens
         self.asks: deque[Ask] = deque()
         self.handed: list[SequencesHandedOver] = []
         self.environment = make_environment(job.environment, seed=0, data_folder=None)
@@ -135,7 +136,7 @@ class Replica:
         self.install(0)
 
     def _make_engine(self) -> TorchRolloutEngine:
-        self.engines.append(TorchRolloutEngine(DEMO_FOLDER, max_batch=8, device="cpu"))
+        self.engines.append(TorchRolloutEngine(DEMO_FOLDER, max_batch=8, device="cpu", kv_tokens=self.kv_tokens))
         return self.engines[-1]
 
     def weights_of(self, version: int) -> WeightVersion:
@@ -285,6 +286,18 @@ def test_conversation_beyond_the_context_is_truncated_and_judged() -> None:
         assert trajectory.failure is None and trajectory.cut and trajectory.content is not None
         assert "should be" in trajectory.content.remark, "its environment judged it"
         assert all(trajectory.content.written), "the observation that did not fit is left out"
+
+
+def test_conversation_uses_the_room_that_a_small_cache_has() -> None:
+    """Its cache holds the actual answers, but not the longest allowed ones."""
+    ample, scarce = Replica("tool_sums"), Replica("tool_sums", kv_tokens=32)
+    for replica in (ample, scarce):
+        replica.body.perform(StartSequences(tasks=(TASK,)))
+        replica.finish()
+    for key, trajectory in scarce.ended.items():
+        whole, content = ample.ended[key].content, trajectory.content
+        assert trajectory.failure is None and not trajectory.cut and whole is not None and content is not None
+        assert content.response_ids == whole.response_ids
 
 
 def test_conversation_without_tokens_left_is_judged() -> None:
