@@ -137,11 +137,14 @@ class WithFailedSamples(DataAndReplicas):
     plan = replace(small(BESIDE), num_spare=1, min_group=1, replaces_failed=True)
 
     @precondition(lambda self: self.world.running() and self.num_failed < self.plan.group_size + self.plan.num_spare)
-    @rule(at=INDEX)
-    def a_sample_fails(self, at: int) -> None:
+    @rule(at=INDEX, is_delivered=st.booleans())
+    def a_sample_fails(self, at: int, is_delivered: bool) -> None:
         self.num_failed += 1
         running = self.world.running()
         self.world.finish(*running[at % len(running)], Failure(kind="error", reason="its tool failed"))
+        if is_delivered:
+            self.world.tick(2.1)
+            self.world.calm()
 
 
 for machine in (DataAndReplicas, WithWeightsSideBySide, WithFailedSamples):
