@@ -16,6 +16,7 @@ Invariants:
      ▼          │                                    │
   failed        └────────────────────────────────────┘
  starting, running, recovering, pausing ──▶ stopping ──▶ succeeded | failed | cancelled
+ validating, queued, paused ──▶ cancelled           queued, starting ──▶ failed
 """
 
 from collections.abc import Mapping
