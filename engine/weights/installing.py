@@ -40,8 +40,8 @@ class Installer:
         is_whole = version.manifest.low_rank is None
         tensors = self._whole_tensors(version, own) if is_whole else self._merged_tensors(version, own)
         published = published_sums(version.manifest)
-        if published and not is_whole:
-            self._check_adapter(version, published)
+        if not is_whole:
+            check_adapter(version)
         copied: dict[str, Tensor] = {}
         for name, tensor in tensors:
             copy_tensor(own[name], tensor, what="install")
@@ -50,11 +50,6 @@ class Installer:
         self._is_of_base, self._is_empty = not is_whole, False
         merged = dict(zip(copied, fetched(list(copied.values())), strict=True))
         self._check_held(version, published if is_whole else merged, own)
-
-    def _check_adapter(self, version: WeightVersion, published: Mapping[str, int]) -> None:
-        tensors = map_weights(version)
-        sums = dict(zip(tensors, sums_of(tensors.values()), strict=True))
-        check_sums(version.manifest, published, sums, what="the bytes that arrived")
 
     def _check_held(self, version: WeightVersion, expected: Mapping[str, int], own: Mapping[str, Tensor]) -> None:
         """Compares in the published dtype: on a CPU a model may hold bfloat16 weights as float32."""
@@ -79,3 +74,11 @@ class Installer:
     def _merged_tensors(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         changed = self._base.check(version, {name: tensor.shape for name, tensor in own.items()})
         return self._base.whole(version, changed if self._is_of_base else tuple(own), device=self._device)
+
+
+def check_adapter(version: WeightVersion) -> None:
+    """Compares the matrices that arrived with the trainer's. Raises `OtherWeights`."""
+    published, tensors = published_sums(version.manifest), map_weights(version)
+    if published:
+        sums = dict(zip(tensors, sums_of(tensors.values()), strict=True))
+        check_sums(version.manifest, published, sums, what="the bytes that arrived")

@@ -8,7 +8,7 @@ tensor of one dimension is one row.
 
 Invariants:
 - one differing element always changes the sum; several, or swapped places, leave it unchanged with probability 2^-32;
-- sums of parts add up to that of the whole, wherever the flat tensor is cut between two elements;
+- sums of parts add up to that of the whole, cut into flat ranges or into rectangles;
 - memory in addition to the tensor is bounded, and a call copies results from a device once, after its last sum.
 """
 
@@ -59,6 +59,12 @@ def sum_of_range(values: Tensor, start: int, shape: Sequence[int], *, dtype: tor
     return torch.stack(sums).sum() if sums else torch.zeros((), dtype=torch.int64, device=values.device)
 
 
+@torch.no_grad()
+def sum_of_rectangle(values: Tensor, row: int, column: int, *, dtype: torch.dtype) -> Tensor:
+    """`values`: a rectangle of a tensor, whose first element is at this row and column. `dtype`: as in `sum_of`."""
+    return _sum_of_rows(values if values.dim() == 2 else values.reshape(1, -1), row, column, dtype)
+
+
 def fetched(sums: Sequence[Tensor]) -> tuple[int, ...]:
     """Copies sums from their device, all at once."""
     return tuple(each % _MODULUS for each in torch.stack(list(sums)).tolist()) if sums else ()
@@ -76,7 +82,9 @@ def published_sums(manifest: WeightManifest) -> dict[str, int]:
     return {entry.name: each for entry, each in zip(manifest.tensors, manifest.sums, strict=True)}
 
 
-def check_sums(manifest: WeightManifest, expected: Mapping[str, int], held: Mapping[str, int], *, what: str) -> None:
+def check_sums(
+    manifest: WeightManifest, expected: Mapping[str, int], held: Mapping[str, int | None], *, what: str
+) -> None:
     """Raises `OtherWeights`, which names tensors and version. `what`: what was compared, in the plural."""
     differing = [name for name in expected if held[name] != expected[name]]
     if not differing:

@@ -6,10 +6,8 @@ Each start runs two processes that import vLLM: all tests of a model share one e
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,11 +18,10 @@ from engine.inference.vllm import weights as vllm_weights
 from engine.inference.vllm.adapters import AdapterEngines
 from engine.inference.vllm.core import EngineBroken
 from engine.inference.vllm.engine import VllmRolloutEngine
-from engine.inference.vllm.start import NO_ADAPTERS, AdapterRoom
+from engine.inference.vllm.start import AdapterRoom
 from engine.models.loading import load_decoder, model_tensors
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
-from engine.process.progress import LoopProgress
 from engine.weights.open_file import OpenFile
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights, pack_weights
@@ -40,43 +37,12 @@ from tests.engine.inference.rollout_engine_builders import (
     step_until,
 )
 from tests.vllm.conftest import MakeVllm
+from tests.vllm.two_workers import TwoWorkers, lend_folder
 
 NUM_INSTALLS = 10
 ADAPTERS = AdapterRoom(num=2, rank=8)
 PROMPTS = ((5, 6, 7), tuple(5 + i % 40 for i in range(100)))
 LONG = PROMPTS[1]
-SHARED_MEMORY = Path("/dev/shm")
-
-
-class TwoWorkers:
-    """An engine on two workers."""
-
-    def __init__(self, folder: Path, adapters: AdapterRoom = NO_ADAPTERS) -> None:
-        options: dict[str, Any] = {"max_batch": 8, "device": "cpu", "kv_tokens": 2_048}
-        self.signs = LoopProgress()
-        with self.signs.attached():  # after this block, all signs are the workers'
-            self.engine = VllmRolloutEngine(folder, **options, num_devices=2, adapters=adapters)
-        self.pids: list[int] = self.rpc(_pid)
-        self.shared = {inode for pid in self.pids for inode in shared_memory_of(pid)}
-
-    @property
-    def names_in_shared_memory(self) -> list[str]:
-        """The names of files that its workers have mapped, without those of other engines."""
-        return [entry.name for entry in os.scandir(SHARED_MEMORY) if entry.inode() in self.shared]
-
-    def rpc(self, call: Any, *args: object) -> list[Any]:
-        answers: list[Any] = self.engine._llm.collective_rpc(call, args=args)
-        return answers
-
-
-def _pid(worker: Any) -> int:
-    return os.getpid()
-
-
-def shared_memory_of(pid: int) -> set[int]:
-    """The inodes of shared memory that a process has mapped."""
-    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return {int(line.split()[4]) for line in lines if f"{SHARED_MEMORY}/" in line}
 
 
 @pytest.fixture(scope="module")
@@ -194,11 +160,6 @@ def test_pages_of_one_worker_are_not_the_others(engine: VllmRolloutEngine, base:
 def test_adapters_are_sharded_and_decode_in_parallel(engine: VllmRolloutEngine, base: Reference) -> None:
     """Adapters are cut like the matrices that they are added to."""
     engine.install(own_weights(base, version=8))
-
-    @contextmanager
-    def lend_folder() -> Iterator[Path]:
-        with TemporaryDirectory() as folder:
-            yield Path(folder)
 
     engines = AdapterEngines(engine, base.folder, room=ADAPTERS, lend_folder=lend_folder)
     slots = [engines.make(), engines.make()]

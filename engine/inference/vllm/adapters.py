@@ -5,7 +5,8 @@
 
 Invariants:
 - a sequence decodes with its slot's adapter, whatever else is in the batch; with none before the slot's first install;
-- an adapter that does not fit is refused before vLLM sees it, and changes nothing;
+- an adapter that does not fit is refused before vLLM sees it, and changes nothing; afterwards every worker holds the
+  written bits, or the install fails;
 - vLLM copies an adapter: its folder exists only during the copy;
 - only requests with the same weights find cached pages: every install has another name and another salt;
 - one step runs all slots: outputs of another slot are returned when that slot is stepped next, without a further step.
@@ -27,9 +28,11 @@ from engine.inference.vllm.live_sequence import Held
 from engine.inference.vllm.start import AdapterRoom, read_shapes
 from engine.models.loading import read_config
 from engine.process.progress import working
+from engine.weights.installing import check_adapter
 from engine.weights.low_rank import TARGETS, Base, names_of
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
+from engine.weights.sums import sums_of
 
 LendFolder = Callable[[], AbstractContextManager[Path]]
 """An empty folder in memory that every process of the host can read; removed afterwards."""
@@ -61,11 +64,13 @@ class AdapterEngines:
         self._num_taken += 1
         name = f"version {version.version}, taken as number {self._num_taken}"
         with self._lend_folder() as folder, working("install"):
-            write_adapter(folder, version, modules, dtype=self._dtype)
-            self.vllm.install_adapter(held, folder, name=name, number=number, version=version.version)
+            tensors = write_adapter(folder, version, modules, dtype=self._dtype)
+            sums = dict(zip(tensors, sums_of(tensors.values()), strict=True)) if version.manifest.sums else {}
+            self.vllm.install_adapter(held, folder, version, sums, name=name, number=number)
 
     def _check(self, version: WeightVersion) -> list[str]:
-        """The names of the adapted modules. Raises `ValueError` if the version does not fit."""
+        """The names of the adapted modules. Raises `ValueError` if the version does not fit, and `OtherWeights` if it
+        changed on its way."""
         if version.manifest.low_rank is None:
             raise ValueError(f"version {version.version}: an adapter, as others share the base; got all weights")
         matrices = self._base.check(version, self._shapes)
@@ -79,6 +84,7 @@ class AdapterEngines:
         rank = rank_of(version, modules)
         if not 0 < rank <= self._room.rank:
             raise ValueError(f"version {version.version}: an adapter of rank 1 to {self._room.rank}, got {rank}")
+        check_adapter(version)
         return modules
 
     @property
@@ -143,8 +149,11 @@ class AdapterEngine:
         )
 
 
-def write_adapter(folder: Path, version: WeightVersion, modules: Sequence[str], *, dtype: torch.dtype) -> None:
-    """Writes peft's format in the dtype of the products. The scale is multiplied into B, so it is rounded once."""
+def write_adapter(
+    folder: Path, version: WeightVersion, modules: Sequence[str], *, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Writes peft's format in the dtype of the products, and returns the tensors. The scale is multiplied into B, so it
+    is rounded once."""
     low_rank, given = version.manifest.low_rank, map_weights(version)
     assert low_rank is not None, "full weights are no adapter"
     tensors: dict[str, Tensor] = {}
@@ -154,6 +163,7 @@ def write_adapter(folder: Path, version: WeightVersion, modules: Sequence[str], 
     rank = rank_of(version, modules)
     config = {"r": rank, "lora_alpha": rank, "target_modules": list(TARGETS)}  # vLLM multiplies by alpha / r
     (folder / CONFIG_FILE).write_text(json.dumps(config))
+    return tensors
 
 
 def rank_of(version: WeightVersion, modules: Sequence[str]) -> int:

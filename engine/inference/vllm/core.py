@@ -22,11 +22,14 @@ from engine.inference.vllm.probing import row_logprobs
 from engine.weights.chunks import copy_bytes, hold_copy
 from engine.weights.installing import NothingInstalled
 from engine.weights.open_file import OpenFile, map_path
+from engine.weights.parts import HeldParts
 from engine.weights.port import WeightVersion
 
 if TYPE_CHECKING:  # imports vLLM
     from engine.inference.vllm.front import TokenOutput
 
+Shapes = dict[str, tuple[int, ...]]
+"""Of tensors, by name."""
 SHARED_MEMORY: Final = Path("/dev/shm")
 PYTHONS_OWN: Final = "psm_"  # names that Python's resource tracker would remove too
 END_WITHIN_S: Final = 10.0  # for workers that were shut down or killed
@@ -74,23 +77,30 @@ class Core:
         with self._whole():
             return list(self._llm.finish())
 
-    def install(self, weights: WeightVersion, *, folder: Path, names: tuple[str, ...]) -> None:
-        """`names`: of all tensors in the folder, to which an adapter is added."""
+    def install(self, weights: WeightVersion, *, folder: Path, shapes: Shapes) -> list[HeldParts]:
+        """Returns what each worker holds. `shapes`: of all tensors in the folder, to which an adapter is added."""
         file = (weights.file or hold_copy(weights.buffer)) if self._processes else None
         update = {
             "manifest": weights.manifest.cut,
             "memory": weights.buffer if file is None else file.path,
             "folder": folder,
-            "names": names,
+            "shapes": shapes,
         }
         with self._whole():
-            self._llm.collective_rpc("install_weights", args=(update,))
+            held: list[HeldParts] = self._llm.collective_rpc("install_weights", args=(update,))
         self._is_empty = False
+        return held
 
     def add_adapter(self, adapter: Any) -> None:
         """A failure breaks the engine: some workers may have the adapter and others not."""
         with self._whole():
             self._llm.add_lora(adapter)
+
+    def adapter_parts(self, number: int, shapes: Shapes, adapted: Shapes) -> list[HeldParts]:
+        """What each worker holds of vLLM's adapter `number`. `shapes`: of the base's tensors; `adapted`: of its own."""
+        with self._whole():
+            parts: list[HeldParts] = self._llm.collective_rpc("adapter_parts", args=(number, shapes, adapted))
+            return parts
 
     def probe(self, token_ids: Sequence[int], adapter: Any) -> tuple[float, ...]:
         """No step may be in progress (call `finish` first)."""

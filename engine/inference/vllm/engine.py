@@ -6,10 +6,11 @@ stop strings, so that an abort, a move or a swap loses nothing.
 Invariants (in addition to the port's):
 - cached keys and values of a prompt are found only by requests with the same weights, so a swap hides them;
 - `install` changes every tensor or, if one does not fit, none. After an `install` that failed half-way, every call
-  raises.
+  raises;
+- afterwards the sums of what the workers hold are the trainer's, or `install` raises `OtherWeights`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,8 +32,11 @@ from engine.inference.vllm.start import (
 )
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.process.progress import working
+from engine.weights.installing import check_adapter
 from engine.weights.low_rank import Base
+from engine.weights.parts import check_held
 from engine.weights.port import WeightVersion
+from engine.weights.sums import published_sums
 
 if TYPE_CHECKING:  # imports vLLM
     from engine.inference.vllm.front import TokenOutput
@@ -148,21 +152,30 @@ class VllmRolloutEngine:
             self._refuse_other_shapes(weights)
         else:
             self._base.check(weights, self._shapes)
+            check_adapter(weights)
         self._record_all(self._core.finish())  # the present weights made these tokens
         with working("install"):
-            self._core.install(weights, folder=self._folder, names=tuple(self._shapes))
+            held = self._core.install(weights, folder=self._folder, shapes=self._shapes)
+        expected = published_sums(weights.manifest) if weights.manifest.low_rank is None else held[0].merged
+        check_held(weights.manifest, expected, self._shapes, held)
         self._renew(self._held, weights.version)
         self._llm.reset_prefix_cache()  # vLLM refuses while sequences run; the new salt hides the old pages then
 
-    def install_adapter(self, held: Held, folder: Path, *, name: str, number: int, version: int) -> None:
-        """Installs an adapter in addition to the engine's weights, replacing vLLM's adapter `number`."""
+    def install_adapter(
+        self, held: Held, folder: Path, weights: WeightVersion, sums: Mapping[str, int], *, name: str, number: int
+    ) -> None:
+        """Installs the folder's adapter in addition to the engine's weights, replacing vLLM's adapter `number`. `sums`:
+        of the folder's tensors; empty: not compared."""
         from vllm.lora.request import LoRARequest
 
         adapter = partial(LoRARequest, name, number, str(folder))
         self._record_all(self._core.finish())
         self._core.add_adapter(adapter(load_inplace=True))
+        if sums:
+            adapted = {entry.name: entry.shape for entry in weights.manifest.tensors}
+            check_held(weights.manifest, sums, adapted, self._core.adapter_parts(number, self._shapes, adapted))
         held.adapter = adapter()  # for requests, without `load_inplace`: the folder is not read again
-        self._renew(held, version)
+        self._renew(held, weights.version)
 
     def _renew(self, held: Held, version: int) -> None:
         """Sets the new version. Sequences on these weights continue."""

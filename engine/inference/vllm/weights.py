@@ -15,18 +15,21 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 from vllm.distributed.weight_transfer import WeightTransferEngine
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from engine.inference.vllm.held_parts import PartReader
 from engine.inference.vllm.worker_progress import report_every_layer
 from engine.process.progress import report_progress
 from engine.weights.low_rank import Base
 from engine.weights.open_file import map_path
 from engine.weights.port import WeightManifest, WeightVersion
-from engine.weights.snapshot import map_weights
+from engine.weights.snapshot import DTYPES, map_weights
+from engine.weights.sums import sums_of
 
 BACKEND: Final = "laminar"
 
@@ -38,8 +41,15 @@ class NewWeights(WeightTransferUpdateInfo):  # type: ignore[misc]  # vLLM is not
     """For a worker in another process, the path of memory to map."""
     folder: Path
     """The base model's, to which an adapter is added."""
-    names: tuple[str, ...]
-    """Names of all tensors in the folder."""
+    shapes: dict[str, tuple[int, ...]]
+    """Of all tensors in the folder."""
+
+    @property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """Of the whole tensors."""
+        if self.manifest.low_rank is None:
+            return {entry.name: DTYPES[entry.dtype] for entry in self.manifest.tensors}
+        return dict.fromkeys(self.shapes, Base(self.folder).dtype)
 
 
 class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
@@ -48,6 +58,8 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
 
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: nn.Module) -> None:
         super().__init__(config, vllm_config, device, model)
+        self.merged: dict[str, int] = {}
+        """Sums of the whole tensors that an adapter's install has made."""
         if device.type == "cpu":
             report_every_layer(model)
             for layer in model.modules():
@@ -71,14 +83,27 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
     def shutdown(self) -> None:
         """No-op: it holds no resources."""
 
+    def reader(self, new: NewWeights) -> PartReader | None:
+        """None: the version has no sums to compare with."""
+        if not new.manifest.sums:
+            return None
+        return PartReader(self.model, new.shapes, new.dtypes, version=new.manifest.weights.version)
+
     def _tensors(self, new: NewWeights) -> Iterator[tuple[str, Tensor]]:
         memory = new.memory
         if isinstance(memory, str):
             memory = map_path(memory, new.manifest.num_bytes)
         weights = WeightVersion(manifest=new.manifest, buffer=memory)
+        self.merged = {}
         if new.manifest.low_rank is None:
             return _signed(map_weights(weights))
-        return Base(new.folder).whole(weights, new.names, device=str(self.device))
+        whole = Base(new.folder).whole(weights, tuple(new.shapes), device=str(self.device))
+        return self._summed(whole) if new.manifest.sums else whole
+
+    def _summed(self, tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in tensors:
+            (self.merged[name],) = sums_of([tensor])
+            yield name, tensor
 
 
 def _signed(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

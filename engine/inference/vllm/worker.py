@@ -1,4 +1,4 @@
-"""Our methods of a vLLM worker, in addition to its own: install weights in place, export pages of its cache.
+"""Our methods of a vLLM worker, in addition to its own: install weights and sum them, export pages of its cache.
 
 vLLM mixes the class into its own worker, wherever that runs, and calls its methods by name. Each worker imports this
 module before it creates anything, so everything registered here is known in all of them.
@@ -10,6 +10,8 @@ Invariants:
 
 import multiprocessing.util
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from multiprocessing.shared_memory import SharedMemory
 from multiprocessing.synchronize import SemLock
 from pathlib import Path
@@ -19,10 +21,14 @@ from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 
 from engine.inference.vllm import cpu_adapters
+from engine.inference.vllm.held_parts import adapter_parts
 from engine.inference.vllm.kv import layout_of, own_part, read_pages
-from engine.inference.vllm.weights import BACKEND, MappedWeights
+from engine.inference.vllm.stored import Shapes
+from engine.inference.vllm.weights import BACKEND, MappedWeights, NewWeights
 from engine.inference.vllm.worker_progress import report_as_worker
+from engine.process.progress import working
 from engine.weights.open_file import map_path
+from engine.weights.parts import HeldParts
 
 WeightTransferEngineFactory.register_engine(BACKEND, MappedWeights)
 cpu_adapters.take_over()
@@ -34,12 +40,24 @@ FusedMoEConfig.is_lora_enabled = property(lambda config: False, lambda config, g
 class RolloutWorker:
     """A base class that vLLM adds to its worker; `self` is that worker."""
 
-    def install_weights(self, update: dict[str, Any]) -> None:
-        """`update`: the fields of a `NewWeights`."""
+    def install_weights(self, update: dict[str, Any]) -> HeldParts:
+        """`update`: the fields of a `NewWeights`. Returns nothing of a version without sums."""
         worker: Any = self
-        worker.start_weight_update()
-        worker.update_weights(update)
-        worker.finish_weight_update()
+        transfer: MappedWeights = worker.weight_transfer_engine
+        reader = transfer.reader(NewWeights(**update))
+        with reader or nullcontext():
+            worker.start_weight_update()
+            worker.update_weights(update)
+            worker.finish_weight_update()
+        if reader is None:
+            return HeldParts()
+        with working("sum"):
+            return replace(reader.held(), merged=transfer.merged)
+
+    def adapter_parts(self, number: int, shapes: Shapes, adapted: Shapes) -> HeldParts:
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        slot = runner.lora_manager._adapter_manager.lora_index_to_id.index(number)
+        return adapter_parts(runner.get_model(), slot, shapes, adapted)
 
     def report_prompt_logprobs(self) -> None:
         """Makes prompt scores log-probs: otherwise they are logits, as the answers' are. The sampler keeps its mode."""
