@@ -30,6 +30,7 @@ from engine.spec.facts import (
     RunFinished,
     StepTrained,
 )
+from engine.spec.invalid_fields import error_lines
 from engine.spec.job import JobSpec
 from engine.spec.logs.log_text import log_to
 from engine.spec.presets.by_model import apply_presets
@@ -69,8 +70,8 @@ def main() -> int:
         return 2
     except ValidationError as error:
         print(f"{arguments.spec} is not a valid job spec:", file=sys.stderr)
-        for problem in error.errors():
-            print(f"  {'.'.join(map(str, problem['loc'])) or 'spec'}: {problem['msg']}", file=sys.stderr)
+        for line in error_lines(error, whole="spec"):
+            print(f"  {line}", file=sys.stderr)
         return 2
     step = arguments.record_step
     if step is not None and not 1 <= step <= spec.training.steps:

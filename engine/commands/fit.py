@@ -26,6 +26,7 @@ from engine.spec.fit.shared_memory import OBJECT_STORE_BYTES, shared_memory_need
 from engine.spec.fit.table import table_lines
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import replica_misfit, trainer_misfit
+from engine.spec.invalid_fields import error_lines
 from engine.spec.job import JobSpec
 from engine.spec.presets.by_model import apply_presets
 from engine.spec.presets.table import preset_table_lines
@@ -64,7 +65,7 @@ def fit(words: Sequence[str]) -> int:
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
     except ValidationError as error:
-        return _refuse(f"{arguments.spec} is not a valid job spec: {error}")
+        return _refuse("\n  ".join((f"{arguments.spec} is not a valid job spec:", *error_lines(error, whole="spec"))))
     except ValueError as error:
         return _refuse(str(error))
     device_bytes, prompt_tokens = int(arguments.device_gb * GB), arguments.prompt_tokens

@@ -36,6 +36,7 @@ from engine.sim.costs.calibration import CONSTANTS, FITS, TARGETS
 from engine.sim.costs.devices import DEVICES
 from engine.sim.recorded.facts import observed, read_facts
 from engine.sim.recorded.fit import as_document, fit
+from engine.spec.invalid_fields import error_lines
 
 
 def simulate(arguments: list[str]) -> int:
@@ -137,8 +138,8 @@ def _cluster(path: Path) -> int:
         _log(f"{path}: {error.strerror}")
         return 2
     except ValidationError as error:
-        for problem in error.errors():
-            _log(f"{'.'.join(map(str, problem['loc'])) or 'cluster'}: {problem['msg']}")
+        for line in error_lines(error, whole="cluster"):
+            _log(line)
         return 2
     except ValueError as error:
         _log(str(error))

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from backend.pages.typed_numbers import plain_number
+from engine.spec.invalid_fields import plain_bound
 from engine.spec.job import JobSpec
 from engine.spec.knob_effects import KNOB_EFFECTS
 from engine.spec.presets.by_model import PRESET_NUMBERS
@@ -224,10 +225,6 @@ def _bounds(info: FieldInfo) -> dict[str, float]:
     names = ("ge", "gt", "le", "lt", "min_length", "max_length")
     bounds = {name: getattr(rule, name, None) for rule in info.metadata for name in names if hasattr(rule, name)}
     return {name: bound for name, bound in bounds.items() if bound is not None}
-
-
-def plain_bound(bound: float) -> str:
-    return f"{bound:,.0f}" if bound == int(bound) else f"{bound:g}"
 
 
 def settings_of(text: str) -> dict[str, Any]:
