@@ -132,7 +132,7 @@ def model_of_32b(world: World, tmp_path: Path, settings: Any) -> str:
 def test_too_large_model_is_refused_with_arithmetic(world: World, owner: Client, model_of_32b: str) -> None:
     typed = {"model__source": model_of_32b, "rollout__engine": "vllm", "resources__trainer_devices": "1"}
     page = send(owner, filled(world, **typed)).content.decode()
-    assert re.search(r"needs \d+\.\d GB whatever its batches are and has 80\.0 GB. It fits if you", page)
+    assert re.search(r"needs \d+\.\d GB at any batch size and has 80\.0 GB. It fits if you", page)
     assert "moments, float32" in page and not Job.objects.exists()
 
 
