@@ -57,7 +57,7 @@ def test_an_invited_person_signs_up_and_joins(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)
     page = visitor.open("/members/")
-    page.get_by_label("E-mail").fill("new@example.org")
+    page.get_by_label("Email").fill("new@example.org")
     page.get_by_role("button", name="Invite").click()
     link = page.locator("#link").inner_text()
     guest = visit()

@@ -179,7 +179,7 @@ def test_terminal_prompts_for_missing_values(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", answer)
     bootstrap("--pool", "first")
-    assert prompts == ["Your e-mail address: ", "Team [Operators]: ", "Project [First steps]: "]
+    assert prompts == ["Your email address: ", "Team [Operators]: ", "Project [First steps]: "]
     assert (Team.objects.get().name, Project.objects.get().name) == ("Operators", "Sums")
     assert ResourcePool.objects.get().name == "first"
 

@@ -56,7 +56,7 @@ def test_first_five_minutes(newcomer: Shell, server: Server, world: World, key: 
     schedule_pool(world.pool.pk, now=datetime.now(UTC))
     why = laminar("explain", second).stdout
     assert "is queued" in why
-    assert "in line: number 1" in why
+    assert "queue position: 1" in why
     assert second in laminar("queue").stdout
     assert "is cancelled" in laminar("cancel", second).stdout
 

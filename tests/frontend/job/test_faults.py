@@ -66,7 +66,7 @@ def test_why_it_waits_is_told_on_its_own_page(world: World, owner: Client, viewe
     job = seed.submitted(world, name="Big one", rollout={"replicas": 60})
     schedule_pool(world.pool.pk, now=datetime.now(UTC))
     page = words_of(owner.get(f"/jobs/{job.pk}/"))
-    assert "Why it waits" in page and "Place in line</dt><dd><b>1</b> of 1" in page
+    assert "Why it waits" in page and "Queue position</dt><dd><b>1</b> of 1" in page
     assert "a smaller job would start <b>now</b>" in page and f"/jobs/new?from={job.pk}" in page
     assert f"/jobs/new?from={job.pk}" not in words_of(viewer.get(f"/jobs/{job.pk}/")).split("Why it waits")[1]
     assert "Why it waits" not in words_of(owner.get(f"/jobs/{running.pk}/"))
