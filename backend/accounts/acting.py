@@ -52,7 +52,7 @@ class Acting:
 
     def refuse_without(self, scope: str) -> None:
         if scope not in self.scopes:
-            raise Denied(f"This needs the scope {scope}.")
+            raise Denied(f"Your key or role lacks the scope {scope}. Use a key with this scope.")
 
     def refuse_unless_ruling(self) -> None:
         if not self.rules:

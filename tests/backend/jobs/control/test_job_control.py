@@ -102,9 +102,7 @@ class TestStartFrom:
             api_of(charlie).post("/jobs", {"project": other_project.pk, "spec": spec, "start_from": one}).json()
             for one in (checkpoint.pk, "ckpt_" + "0" * 20)
         ]
-        assert [(answer["status"], answer["detail"]) for answer in answers] == [
-            (404, "There is no checkpoint with this id.")
-        ] * 2
+        assert [(answer["status"], answer["detail"]) for answer in answers] == [(404, "Checkpoint not found.")] * 2
 
 
 class TestChange:
