@@ -38,7 +38,7 @@ def fit(words: Sequence[str]) -> int:
     """`words`: the arguments after `python -m engine fit`. Returns 0: fits; 1: does not fit; 2: wrong input."""
     parser = argparse.ArgumentParser(prog="python -m engine fit", description=__doc__)
     parser.add_argument("spec", nargs="?", type=Path, help="a JobSpec as JSON; without it, a table of known models")
-    parser.add_argument("--device-gb", type=float, default=80.0, help="memory of a device, in 10^9 bytes (80)")
+    parser.add_argument("--device-gb", type=float, default=80.0, help="memory per device, in 10^9 bytes (80)")
     parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="the longest prompt, in tokens")
     parser.add_argument(
         "--devices-per-host",
