@@ -119,7 +119,7 @@ class Server:
         try:
             return psycopg.connect(url or self.url, autocommit=True, connect_timeout=10)
         except psycopg.OperationalError as error:
-            raise BackupError(f"Postgres does not answer: {str(error).strip()}; start it, and try again") from error
+            raise BackupError(f"Postgres does not respond: {str(error).strip()}; start it, and try again") from error
 
     @contextmanager
     def _way(self) -> Iterator[str]:

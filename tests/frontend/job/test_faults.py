@@ -58,7 +58,7 @@ def test_recovered_fault_shows_duration(world: World, owner: Client) -> None:
 def test_an_attempt_that_failed_says_how(world: World, owner: Client) -> None:
     job = seed.failed_with_evidence(world, at=datetime.now(UTC) - timedelta(hours=1))
     page = words_of(owner.get(f"/jobs/{job.pk}/faults/"))
-    assert "failed: user code" in page and "The environment keeps dying" in page and "it dies" in page
+    assert "failed: user code" in page and "The environment keeps crashing" in page and "it dies" in page
 
 
 def test_why_it_waits_is_told_on_its_own_page(world: World, owner: Client, viewer: Client) -> None:
