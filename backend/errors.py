@@ -30,7 +30,8 @@ class FieldError:
             name = self.pointer.rpartition("/")[2].replace("_", " ")
             words = f"{'URL' if name == 'url' else name} {words}"
         first = words.split(" ")[0]
-        start = first if "." in first else first[:1].upper() + first[1:]  # a path such as training.steps stays
+        is_name = "." in first or ":" in first[:-1]  # training.steps, quota:write
+        start = first if is_name else first[:1].upper() + first[1:]
         return start + words[len(first) :].rstrip(".") + "."
 
 

@@ -75,11 +75,12 @@ def error_lines(failure: ValidationError, *, whole: str) -> list[str]:
 def joined_messages(messages: Sequence[str]) -> str:
     """One message for a union's alternatives: "must be a number; got x", "must be null; got x" ──▶ "must be a number
     or null; got x"."""
-    messages = list(dict.fromkeys(messages))
-    rules, tails = zip(*(_split(message) for message in messages), strict=True)
-    if len(set(tails)) == 1 and all(rule.startswith("must be ") for rule in rules):
-        return "must be " + " or ".join(rule.removeprefix("must be ") for rule in rules) + tails[0]
-    return "; or: ".join(messages)
+    pairs = [_split(message) for message in dict.fromkeys(messages)]
+    tails = {tail for _, tail in pairs}
+    if len(tails) == 1 and all(rule.startswith("must be ") for rule, _ in pairs):
+        *others, last = [rule.removeprefix("must be ") for rule, _ in pairs]
+        return f"must be {', '.join(others)}{' or ' if others else ''}{last}{tails.pop()}"
+    return "; or: ".join(rule + tail for rule, tail in pairs)
 
 
 def plain_bound(bound: float) -> str:
@@ -99,10 +100,10 @@ def _rule(code: str, context: Mapping[str, Any]) -> str | None:
         case "extra_forbidden":
             return "unknown field: check its name, or remove it"
         case "literal_error" | "enum":
-            expected = context.get("expected", "")
+            expected = str(context.get("expected", ""))
             return f"must be {'one of ' if ' or ' in expected else ''}{expected}"
         case "string_pattern_mismatch":
-            pattern = context.get("pattern", "")
+            pattern = str(context.get("pattern", ""))
             return _PATTERNS.get(pattern) or f"must match {pattern}"
         case "string_too_short" | "too_short":
             return "must not be empty" if least == 1 else f"must have at least {least:,} {_unit(code, least)}"

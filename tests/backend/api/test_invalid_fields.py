@@ -7,7 +7,9 @@ import pytest
 from django.test import Client
 from pydantic import ValidationError
 
+from backend.accounts.operators.people import CannotReset
 from backend.budgets.api import LimitIn
+from backend.errors import FieldError, Invalid
 from backend.usage.pricing.prices_api import PriceIn
 from engine.spec.invalid_fields import error_lines, field_message
 from tests.backend.api.test_problems import problem
@@ -23,7 +25,7 @@ def test_fields_of_a_body(api: Any) -> None:
         "/project": "must be a string; got 7",
         "/spec/name": "must not be empty",
         "/spec/training/steps": "must be a whole number; got many",
-        "/spec/environment/params/a": "must be true or false or a whole number or a number or a string; got an object",
+        "/spec/environment/params/a": "must be true or false, a whole number, a number or a string; got an object",
         "/spec/modle": "unknown field: check its name, or remove it",
     }
 
@@ -71,3 +73,23 @@ def patterns(node: Any) -> Iterator[str]:
         yield from patterns(child)
     if isinstance(node, dict) and isinstance(node.get("pattern"), str):
         yield node["pattern"]
+
+
+@pytest.mark.parametrize(
+    ("pointer", "message", "sentence"),
+    [
+        ("/url", "must begin with https://", "URL must begin with https://."),
+        ("/expires_at", "must be in the future; got 2020", "Expires at must be in the future; got 2020."),
+        ("/spec/training/steps", "training.steps must not exceed 5", "training.steps must not exceed 5."),
+        ("/scopes", "unknown scope everything", "Unknown scope everything."),
+        ("/scopes", "quota:write is not among yours", "quota:write is not among yours."),
+        ("/amount", "Budget: enter a number.", "Budget: enter a number."),
+    ],
+)
+def test_sentence_on_a_page_names_the_field(pointer: str, message: str, sentence: str) -> None:
+    refusal = Invalid(errors=[FieldError(pointer=pointer, code="wrong", message=message)])
+    assert refusal.sentences == [sentence]
+
+
+def test_wrapped_docstring_becomes_one_line() -> None:
+    assert "\n" not in CannotReset().detail and "verified (run `manage.py" in CannotReset().detail

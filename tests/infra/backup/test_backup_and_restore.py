@@ -136,7 +136,7 @@ def test_streamed_wal_survives_the_loss_of_the_server(
         "manifest",
         *(
             pytest.param(step, marks=pytest.mark.soak)
-            for step in ("database: what was written", "database: a whole copy", "files", "secrets", "whole")
+            for step in ("database: write-ahead log", "database: full copy", "files", "secrets", "whole")
         ),
     ],
 )
