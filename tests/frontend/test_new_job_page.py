@@ -72,7 +72,7 @@ WRONG = {
         "No Equals",
         "Must be lower-case letters, digits and _, starting with a letter; got No Equals.",
     ),
-    "tags": ("a, a", "Tags must not repeat."),
+    "tags": ("a, a", "Tags must not contain duplicates."),
 }
 
 
@@ -104,7 +104,7 @@ def test_all_errors_are_at_their_fields_and_input_is_kept(world: World, owner: C
 
 def test_combination_error_is_at_the_named_field(world: World, owner: Client) -> None:
     page = text_of(send(owner, filled(world, evaluation__every="500")))
-    assert re.search(r'id="f-evaluation-every-error">.*must not exceed training.steps', page)
+    assert re.search(r'id="f-evaluation-every-error">.*must be at most training.steps', page)
 
 
 def test_a_stand_in_for_a_wrong_field_is_never_blamed(world: World, owner: Client) -> None:

@@ -62,7 +62,7 @@ ALL_STAGES = ["virtual environment", "torch, download", "torch", "packages", "ch
 
 
 def test_an_old_python_is_told_which_one_is_needed() -> None:
-    with pytest.raises(Refusal, match=r"needs Python 3\.11 or newer and this is 3\.9\.2: "):
+    with pytest.raises(Refusal, match=r"needs Python 3\.11 or newer; this is 3\.9\.2: "):
         check_python((3, 9, 2))
 
 

@@ -160,7 +160,7 @@ class JobForm:
         for length in range(len(steps), 0, -1):  # an error inside a list or a mapping belongs to its field
             if field_at(path := ".".join(steps[:length])):
                 return path
-        named = _NAMES.match(message.lower())  # "evaluation.every must not exceed training.steps"
+        named = _NAMES.match(message.lower())  # "evaluation.every must be at most training.steps"
         return named[0] if named and field_at(named[0]) else ""
 
     def _bound(self, found: SpecField) -> BoundField:

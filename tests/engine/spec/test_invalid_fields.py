@@ -43,7 +43,7 @@ def test_missing_section_is_required() -> None:
 
 
 def test_own_validator_keeps_its_message() -> None:
-    assert message_of("training", {"mini_batches": 1000}).startswith("training.mini_batches must not exceed")
+    assert message_of("training", {"mini_batches": 1000}).startswith("training.mini_batches must be at most")
 
 
 def test_long_value_is_shortened() -> None:
