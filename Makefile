@@ -12,7 +12,7 @@ VLLM ?=
 export VLLM
 VENV := "$(CURDIR)/.laminar/venv/bin/python"
 # These three never make or renew an environment: it may be the one that is running.
-IF_SET_UP := [ -x $(VENV) ] || { echo "Nothing is set up here, so nothing runs: make up"; exit 0; };
+IF_SET_UP := [ -x $(VENV) ] || { echo "Nothing is set up here. Run make up first."; exit 0; };
 
 # mypy's Django plugin imports backend.settings, which wants the whole environment. Nothing listens there.
 LINT_ENVIRONMENT := \
@@ -26,7 +26,7 @@ PURE_TESTS := tests/engine/policy tests/engine/pipeline tests/engine/algorithms 
 help: ## list the commands
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: setup ## set up, start everything, run one small job to its end and show what it learned
+demo: setup ## set up, start all services, train a small model and show its reward before and after
 	@$(VENV) -m infra.local demo $(ARGS)
 
 check: lint ## lint, and the tests that need no service, no browser and no Ray
@@ -41,16 +41,16 @@ test-long: setup-dev chromium bubblewrap vllm ## the long tests (ARGS=tests/engi
 soak: setup-dev chromium bubblewrap vllm ## run the long versions too: thousands of seeds, random kills (hours)
 	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest -m soak -o faulthandler_timeout=0 $(ARGS)
 
-rehearse: setup-dev ## run docker-compose.yml on a container engine of its own: kill, upgrade, restore, remove all (root)
+rehearse: setup-dev ## test docker-compose.yml on a separate container engine: kill, upgrade, restore, remove (root)
 	@$(VENV) -m infra.rehearse $(ARGS)
 
-up: setup ## start everything on this machine and leave it running
+up: setup ## start all services on this machine
 	@$(VENV) -m infra.local up $(ARGS)
 
-down: ## stop everything; the data stays in .laminar/
+down: ## stop all services; data stays in .laminar/
 	@$(IF_SET_UP) $(VENV) -m infra.local down $(ARGS)
 
-status: ## show what runs, and where
+status: ## show the state and address of each service
 	@$(IF_SET_UP) $(VENV) -m infra.local status $(ARGS)
 
 logs: ## show the newest lines of every log (ARGS="web -f" follows one)
@@ -62,7 +62,7 @@ backup: ## back up database, files and secrets (ARGS="--keep 7"; infra/OPERATING
 restore: setup ## restore the newest backup (ARGS="--to '2026-11-23 14:00' --replace"), after make down
 	@$(VENV) -m infra.backup restore $(ARGS)
 
-lint: setup-dev ## check style, types and the import contracts
+lint: setup-dev ## check style, types and import contracts
 	@failed=0; stage() { echo "== $$1"; shift; "$$@" || failed=1; }; \
 	stage "ruff: rules"  $(VENV) -m ruff check .; \
 	stage "ruff: format" $(VENV) -m ruff format --check .; \
@@ -71,14 +71,14 @@ lint: setup-dev ## check style, types and the import contracts
 		$(VENV) -c "from importlinter.cli import lint_imports_command; lint_imports_command()"; \
 	exit $$failed
 
-format: setup-dev ## put the code into its standard form
+format: setup-dev ## format the code
 	@$(VENV) -m ruff check --fix-only .
 	@$(VENV) -m ruff format .
 
-lock: setup-dev ## write infra/locks/*.txt from pyproject.toml (ARGS=--upgrade takes newer releases)
+lock: setup-dev ## write infra/locks/*.txt from pyproject.toml (ARGS=--upgrade for newer releases)
 	@$(VENV) infra/locks/make_locks.py $(ARGS)
 
-migration: setup-dev ## write the migration of an app whose models changed (ARGS=accounts)
+migration: setup-dev ## write the migration of an app with changed models (ARGS=accounts)
 	@$(VENV) -m infra.local.testing -- $(VENV) manage.py makemigrations $(ARGS)
 
 setup:
@@ -93,6 +93,6 @@ chromium:
 bubblewrap:
 	@bash infra/bubblewrap.sh
 
-vllm: ## set up .laminar/vllm, in which rollout engines that are vLLM run (VLLM=cpu or cuda; make test VLLM=0: not)
-	@if [ "$(VLLM)" = 0 ]; then echo "VLLM=0: left out are the tests that run inside vLLM (tests/vllm)."; \
+vllm: ## set up vLLM in .laminar/vllm (VLLM=cpu or cuda; make test VLLM=0 skips it)
+	@if [ "$(VLLM)" = 0 ]; then echo "VLLM=0: skipping the tests that run inside vLLM (tests/vllm)."; \
 	else "$(PYTHON)" -m infra.setup --vllm "$(VLLM)"; fi

@@ -13,12 +13,26 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
+from engine.spec.invalid_fields import field_message, joined_messages
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldError:
     pointer: str
     code: str
     message: str
+
+    @property
+    def sentence(self) -> str:
+        """For a page, which does not show the pointer: "must begin with https://" ──▶ "URL must begin with https://."."""
+        words = self.message
+        if words.startswith(("must ", "is ", "can ")):
+            name = self.pointer.rpartition("/")[2].replace("_", " ")
+            words = f"{'URL' if name == 'url' else name} {words}"
+        first = words.split(" ")[0]
+        is_name = "." in first or ":" in first[:-1]  # training.steps, quota:write
+        start = first if is_name else first[:1].upper() + first[1:]
+        return start + words[len(first) :].rstrip(".") + "."
 
 
 class Refusal(Exception):
@@ -31,7 +45,7 @@ class Refusal(Exception):
     def __init__(
         self, detail: str = "", *, code: str = "", errors: Sequence[FieldError] = (), **extensions: Any
     ) -> None:
-        self.detail = detail or (type(self).__doc__ or "").strip()
+        self.detail = detail or " ".join((type(self).__doc__ or "").split())
         self.code = code or self.code
         self.errors = tuple(errors)
         self.extensions = extensions
@@ -40,8 +54,8 @@ class Refusal(Exception):
 
     @property
     def sentences(self) -> list[str]:
-        """For a page: each field's message, without duplicates; the detail if there are no field errors."""
-        return list(dict.fromkeys(error.message for error in self.errors)) or [self.detail]
+        """For a page: one per field error, without duplicates; the detail if there are none."""
+        return list(dict.fromkeys(error.sentence for error in self.errors)) or [self.detail]
 
 
 class Denied(Refusal):
@@ -91,9 +105,9 @@ def field_errors(failure: ValidationError, document: object, *, prefix: str = ""
         FieldError(
             pointer=prefix + pointer_into(document, error["loc"], missing=error["type"] == "missing"),
             code=error["type"],
-            message=plain_message(error["msg"]),
+            message=field_message(error, error["input"]),
         )
-        for error in failure.errors(include_url=False, include_input=False, include_context=False)
+        for error in failure.errors(include_url=False)
     )
 
 
@@ -106,7 +120,7 @@ def merged(errors: Iterable[FieldError]) -> list[FieldError]:
         FieldError(
             pointer=pointer,
             code=alternatives[0].code,
-            message="; or: ".join(dict.fromkeys(error.message for error in alternatives)),
+            message=joined_messages([error.message for error in alternatives]),
         )
         for pointer, alternatives in places.items()
     ]
@@ -123,13 +137,17 @@ def pointer_into(document: object, loc: Sequence[int | str], *, missing: bool = 
     return pointer
 
 
+def value_in(document: object, loc: Sequence[int | str]) -> object:
+    """The value of a pydantic location."""
+    here = document
+    for step in loc:
+        _, here = _step_into(here, step)
+    return here
+
+
 def _step_into(node: object, step: int | str) -> tuple[bool, object]:
     if isinstance(node, dict):
         return (True, node[step]) if step in node else (False, node)
     if isinstance(node, list) and isinstance(step, int) and step < len(node):
         return True, node[step]
     return False, node
-
-
-def plain_message(message: str) -> str:
-    return message.removeprefix("Value error, ")

@@ -52,7 +52,7 @@ class Looks:
         try:
             return look.result(max(0.0, left_s)), is_due
         except TimeoutError:
-            return _document([f"postgres or broker: has not answered within {LONGEST_S:.0f} s"]), is_due
+            return _document([f"postgres or broker: did not respond within {LONGEST_S:.0f} s"]), is_due
 
     def _run(self, look: Future[Found]) -> None:
         try:
@@ -102,11 +102,11 @@ def _postgres() -> str:
             row = db.execute("SELECT to_regclass('django_migrations') IS NOT NULL, pg_is_in_recovery()").fetchone()
     except psycopg.Error as error:
         trouble = trouble_with_certificate(error, "LAMINAR_DATABASE_URL")
-        return trouble or "does not answer; check its log and LAMINAR_DATABASE_URL"
+        return trouble or "does not respond; check its log and LAMINAR_DATABASE_URL"
     has_tables, is_standby = row or (False, False)
     if not has_tables:
         return "has no tables yet; run `manage.py migrate`"
-    return "is a standby, which takes no writes" if is_standby else ""
+    return "is a standby, which accepts no writes" if is_standby else ""
 
 
 def _read_surroundings() -> list[Surrounding]:
@@ -122,10 +122,10 @@ def _broker() -> str:
         settings.CELERY_BROKER_URL, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S
     )
     try:
-        return "" if client.ping() else "does not answer a ping"
+        return "" if client.ping() else "does not respond to a ping"
     except redis.RedisError as error:
         trouble = trouble_with_certificate(error, "LAMINAR_BROKER_URL")
-        return trouble or "does not answer; check its log and LAMINAR_BROKER_URL"
+        return trouble or "does not respond; check its log and LAMINAR_BROKER_URL"
     finally:
         client.close()
 

@@ -27,7 +27,7 @@ def silence_of(part: str, environment: Environment) -> str:
     if part not in late:
         return ""
     if not _answers(environment.broker_url):
-        raise HeartbeatUnknown(f"the heartbeat of {part} is unknown: the broker does not answer")
+        raise HeartbeatUnknown(f"the heartbeat of {part} is unknown: the broker does not respond")
     if part != "beat" and "beat" in late:
         raise HeartbeatUnknown(f"the heartbeat of {part} is unknown: beat, which sends its canary, is silent")
     age = f"{ages[PULSES[part]]:.0f} s ago" if PULSES[part] in ages else "never"
@@ -39,7 +39,7 @@ def _read_ages(url: str) -> dict[str, float]:
         with psycopg.connect(url, connect_timeout=_PATIENCE_S, client_encoding="utf8") as db:
             return {name: float(age) for name, age in db.execute(AGES, [list(PULSES.values())])}
     except psycopg.Error as error:
-        raise HeartbeatUnknown("the database does not answer") from error
+        raise HeartbeatUnknown("the database does not respond") from error
 
 
 def _answers(url: str) -> bool:

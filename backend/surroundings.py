@@ -77,5 +77,5 @@ def _judge_ray(num_pools: int, num_well: int, age_s: float | None) -> Surroundin
     if age_s is None or age_s > OLD_AFTER_S:
         return Surrounding(name="ray", is_well=None)
     away = num_pools - num_well
-    trouble = f"does not answer for {away} of {num_pools} pools; run `manage.py doctor` for details" if away else ""
+    trouble = f"does not respond for {away} of {num_pools} pools; run `manage.py doctor` for details" if away else ""
     return Surrounding(name="ray", is_well=not away, trouble=trouble)

@@ -31,6 +31,7 @@ from engine.spec.facts import (
     RunFinished,
     StepTrained,
 )
+from engine.spec.invalid_fields import error_lines
 from engine.spec.job import JobSpec
 from engine.spec.logs.log_text import log_to
 
@@ -47,7 +48,7 @@ def main() -> int:
     again = commands.add_parser("replay", help="repeat the decisions of a recorded part")
     again.add_argument("log", type=Path, help="a file in DIR/recordings")
     again.add_argument("--show", action="store_true", help="print every decision")
-    commands.add_parser("replay-step", help="train a recorded step again and compare bits", add_help=False)
+    commands.add_parser("replay-step", help="repeat a recorded training step and compare every bit", add_help=False)
     commands.add_parser("bench", help="measure this machine", add_help=False)
     commands.add_parser("simulate", help="simulate runs on other devices", add_help=False)
     commands.add_parser("fit", help="check whether a job fits its devices", add_help=False)
@@ -69,8 +70,8 @@ def main() -> int:
         return 2
     except ValidationError as error:
         print(f"{arguments.spec} is not a valid job spec:", file=sys.stderr)
-        for problem in error.errors():
-            print(f"  {'.'.join(map(str, problem['loc'])) or 'spec'}: {problem['msg']}", file=sys.stderr)
+        for line in error_lines(error, whole="spec"):
+            print(f"  {line}", file=sys.stderr)
         return 2
     step = arguments.record_step
     if step is not None and not 1 <= step <= spec.training.steps:
@@ -122,9 +123,9 @@ def replay_log(log: Path, *, show: bool) -> int:
         return 2
     if first_other is not None:
         kind = type(first_other.received.message).__name__
-        print(f"{part} decides differently from message {first_other.number} ({kind}): the code has changed")
+        print(f"{part} decides differently from message {first_other.number} ({kind}) on: the code has changed")
         return 1
-    print(f"{part}: {num_decisions} decisions, all the same")
+    print(f"{part}: {num_decisions} decisions, all identical")
     return 0
 
 

@@ -52,11 +52,11 @@ class Acting:
 
     def refuse_without(self, scope: str) -> None:
         if scope not in self.scopes:
-            raise Denied(f"This needs the scope {scope}.")
+            raise Denied(f"Your key or role lacks the scope {scope}. Use a key with this scope.")
 
     def refuse_unless_ruling(self) -> None:
         if not self.rules:
-            raise Denied("Only owners and admins of the team may do this.")
+            raise Denied("Only owners and admins of the team can do this.")
 
     def refuse_unless_granting(self, *roles: Role) -> None:
         """Refuses unless the actor may both give and take each role. A key never grants or revokes the owner role."""

@@ -29,7 +29,7 @@ class JsonParser(Parser):
         if (request.content_params or {}).get("charset", "utf-8").lower() not in {"utf-8", "utf8"}:
             raise UnsupportedMediaType()
         if len(request.body) > MAX_BODY_BYTES:
-            raise TooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
+            raise TooLarge(f"The body is larger than {MAX_BODY_BYTES:,} bytes. Send a smaller one.")
         document = parse_json(request.body)
         request.META[_PARSED] = document
         return cast(dict[str, Any], document)  # ninja's type; the route's model refuses anything but an object
@@ -75,7 +75,7 @@ def _refuse_depth(document: object) -> None:
 
 def _refuse_unstorable(document: object) -> None:
     errors = [
-        FieldError(pointer=pointer, code="text", message="must not contain NUL or half of a surrogate pair")
+        FieldError(pointer=pointer, code="text", message="must not contain the character NUL or an unpaired surrogate")
         for pointer, text in _walk_texts(document, "")
         if not is_storable(text)
     ]

@@ -31,7 +31,8 @@ from backend.api.problems import (
     problem_response,
 )
 from backend.api.request_context import REQUEST_ID
-from backend.errors import FieldError, Invalid, NotFound, Refusal, merged, plain_message, pointer_into
+from backend.errors import FieldError, Invalid, NotFound, Refusal, merged, pointer_into, value_in
+from engine.spec.invalid_fields import NOT_GIVEN, field_message
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def _refusal_of(failure: Exception, request: HttpRequest) -> Refusal:
         case HttpError(__cause__=Refusal() as cause):  # ninja wraps exceptions of the body's parser
             return cause
         case ValidationError(errors=errors):
-            return Invalid(errors=_field_errors(errors, parsed_body(request)))
+            return Invalid(errors=_field_errors(errors, request))
         case AuthenticationError():
             return Unauthenticated()
         case Http404():
@@ -87,11 +88,24 @@ def _refusal_of(failure: Exception, request: HttpRequest) -> Refusal:
             return Unexpected()
 
 
-def _field_errors(errors: Sequence[dict[str, Any]], document: object) -> list[FieldError]:
+def _field_errors(errors: Sequence[dict[str, Any]], request: HttpRequest) -> list[FieldError]:
+    document = parsed_body(request)
     return merged(
-        FieldError(pointer=_pointer(error, document), code=error["type"], message=plain_message(error["msg"]))
+        FieldError(
+            pointer=_pointer(error, document),
+            code=error["type"],
+            message=field_message(error, _given(error, request, document)),
+        )
         for error in errors
     )
+
+
+def _given(error: dict[str, Any], request: HttpRequest, document: object) -> object:
+    """The value that was refused, as sent; a header's is not repeated, since it may be a secret."""
+    source, *loc = error["loc"]
+    if source == "body":
+        return value_in(document, loc[1:])
+    return request.GET.get(str(loc[0]), NOT_GIVEN) if source == "query" and loc else NOT_GIVEN
 
 
 def _pointer(error: dict[str, Any], document: object) -> str:
@@ -103,7 +117,7 @@ def _pointer(error: dict[str, Any], document: object) -> str:
 
 
 _BY_STATUS: dict[int, tuple[type[Refusal], str]] = {
-    404: (NotFound, "This API has no such URL."),
+    404: (NotFound, "No route has this URL. GET /api/v1/docs lists all routes."),
     405: (Refusal, "Method not allowed for this URL. The Allow header lists the allowed methods."),
     413: (TooLarge, ""),
 }

@@ -115,8 +115,12 @@ def _claim(request: HttpRequest, *, team_id: str, key: str, now: datetime) -> Id
         return IdempotencyKey(pk=row_id[0])
     row = IdempotencyKey.objects.get(team_id=team_id, key=key)
     if (row.method, row.path, row.body_sha256) != (request.method, request.path, body_sha256):
-        place = FieldError(pointer="/header/Idempotency-Key", code="reused", message="must be new for a new request")
-        raise Invalid("This Idempotency-Key was used for a different request.", code="key_reused", errors=[place])
+        place = FieldError(
+            pointer="/header/Idempotency-Key", code="reused", message="must be a new key for a different request"
+        )
+        raise Invalid(
+            "This Idempotency-Key was used for a different request. Use a new key.", code="key_reused", errors=[place]
+        )
     return row
 
 

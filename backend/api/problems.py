@@ -65,7 +65,7 @@ class Unavailable(Refusal):
 
 
 class Unexpected(Refusal):
-    """Internal error. Report the request id to the operator if it persists."""
+    """Internal error. Try again; if it persists, report the request id to an operator."""
 
     status = 500
     code = "internal_error"

@@ -34,7 +34,7 @@ ACTOR: Final = "sweep"
 
 
 class InUse(Conflict):
-    """A job that has not ended uses this asset."""
+    """A job that has not ended uses this asset. Cancel the job, or wait until it ends."""
 
     code = "in_use"
 

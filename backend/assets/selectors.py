@@ -67,7 +67,7 @@ def the_file(asset: Asset, number: int) -> AssetFile:
     """Raises `NotFound`."""
     file = AssetFile.objects.filter(asset=asset, number=number).first()
     if file is None:
-        raise NotFound("This asset has no file with this number.")
+        raise NotFound(f"This asset has no file {number}. GET /assets/{asset.pk}/files lists its files.")
     return file
 
 

@@ -55,7 +55,8 @@ def refuse_beyond(quota: StorageQuota, team: Team, *, num_bytes: int) -> None:
     used, most = used_bytes(team), _limit_of(quota)
     if used + num_bytes > most:
         raise OverStorageQuota(
-            f"This needs {num_bytes} bytes; your team uses {used} of {most}.",
+            f"This needs {num_bytes:,} bytes, and your team uses {used:,} of {most:,}. "
+            "Delete an asset, or ask an operator for more.",
             used_bytes=used,
             max_bytes=most,
         )

@@ -16,7 +16,9 @@ def handed_out(checkpoint: Checkpoint, *, actor: str, now: datetime) -> tuple[st
     try:
         files = files_of(checkpoint)
     except Elsewhere as error:
-        raise Conflict("This checkpoint's files cannot be read from this site.", code="elsewhere") from error
+        raise Conflict(
+            "This site cannot read the checkpoint's files. Report its id to an operator.", code="elsewhere"
+        ) from error
     url, expires_at = link_to(checkpoint, now=now)
     record_action(
         team_id=checkpoint.job.team_id,

@@ -33,9 +33,9 @@ def checkpoint_of_link(token: str, *, now: datetime) -> Checkpoint:
     try:
         checkpoint_id, team_id, expires = signing.loads(token, salt=_SALT)
     except (signing.BadSignature, ValueError):
-        raise NotFound("This link is invalid or has expired.") from None
+        raise NotFound("This link is invalid or has expired. Request a new one.") from None
     rows = Checkpoint.objects.select_related("job").filter(state=CheckpointState.COMPLETE, job__team=team_id)
     checkpoint = rows.filter(pk=checkpoint_id).first()
     if checkpoint is None or now >= datetime.fromtimestamp(expires, UTC):
-        raise NotFound("This link is invalid or has expired.")
+        raise NotFound("This link is invalid or has expired. Request a new one.")
     return checkpoint

@@ -30,19 +30,19 @@ class Pinned(Conflict):
 
 
 class Promoted(Conflict):
-    """The checkpoint is a version of a model, so it stays pinned."""
+    """The checkpoint is a version of a model, so it stays pinned. Remove that version first."""
 
     code = "promoted"
 
 
 class InUse(Conflict):
-    """A job that has not ended uses this checkpoint."""
+    """A job that has not ended uses this checkpoint. Cancel the job, or wait until it ends."""
 
     code = "in_use"
 
 
 class NotWhole(Conflict):
-    """The checkpoint is corrupt. It can only be deleted."""
+    """The checkpoint is corrupt and can only be deleted. Use another checkpoint."""
 
     code = "corrupt"
 

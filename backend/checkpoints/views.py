@@ -20,7 +20,9 @@ def download(request: HttpRequest, token: str) -> HttpResponseBase:
     except Refusal as refusal:
         return problem_response(request, refusal)
     except Elsewhere:
-        return problem_response(request, NotFound("This checkpoint's files cannot be read from this site."))
+        return problem_response(
+            request, NotFound("This site cannot read the checkpoint's files. Report its id to an operator.")
+        )
     response: HttpResponseBase
     if request.method == "HEAD":
         response = HttpResponse()

@@ -37,8 +37,10 @@ class Place:
         """Raises `Invalid`."""
         match = _PLACE.fullmatch(text)
         if match is None:
-            wrong = FieldError(pointer="/header/Last-Event-ID", code="format", message="an `id` of this stream")
-            raise Invalid("Last-Event-ID is not a place in this stream.", errors=[wrong])
+            wrong = FieldError(
+                pointer="/header/Last-Event-ID", code="format", message="must be the `id` of an event of this stream"
+            )
+            raise Invalid("Last-Event-ID is not from this stream. Omit it to start anew.", errors=[wrong])
         return cls(cursor=int(match[1]), lines=int(match[2]) if match[2] else None)
 
     def __str__(self) -> str:

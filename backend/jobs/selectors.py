@@ -46,7 +46,7 @@ def the_job(viewer: Team | User, job_id: str) -> Job:
     """Raises `NotFound`."""
     job = job_visible_to(viewer, job_id)
     if job is None:
-        raise NotFound("There is no job with this id.")
+        raise NotFound("Job not found.")
     return job
 
 

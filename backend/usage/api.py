@@ -184,14 +184,19 @@ def _held_out(row: HeldDevices, currency: str) -> HeldDevicesOut:
 def requested_days(first: date | None, last: date | None, *, today: date) -> tuple[date, date]:
     last = last or max(today, first or today)
     first = first or last.replace(day=1)
-    if first.year not in YEARS or last.year not in YEARS:
-        error = FieldError(pointer="/query/from", code="year", message=f"{YEARS.start} to {YEARS.stop - 1}, as is `to`")
-        raise Invalid(errors=[error])
+    for name, day in (("from", first), ("to", last)):
+        if day.year not in YEARS:
+            message = f"must be in the years {YEARS.start} to {YEARS.stop - 1}; got {day}"
+            raise Invalid(errors=[FieldError(pointer=f"/query/{name}", code="year", message=message)])
     if last < first:
-        error = FieldError(pointer="/query/to", code="order", message=f"must not be before from, which is {first}")
+        error = FieldError(
+            pointer="/query/to", code="order", message=f"must not be before from, which is {first}; got {last}"
+        )
         raise Invalid(errors=[error])
     if last - first > LONGEST_RANGE:
-        error = FieldError(pointer="/query/to", code="range", message=f"at most {LONGEST_RANGE.days} days after from")
+        error = FieldError(
+            pointer="/query/to", code="range", message=f"must be at most {LONGEST_RANGE.days} days after from"
+        )
         raise Invalid(errors=[error])
     return first, last
 

@@ -37,15 +37,15 @@ def checked_url(url: str, *, allow_loopback: bool) -> str:
     """Returns the URL after every check that needs no DNS. The text of `ForbiddenAddress` is shown to the user."""
     parts = _split(url)
     if parts.username is not None or parts.password is not None:
-        raise ForbiddenAddress("leave the user name out: webhooks are signed instead")
+        raise ForbiddenAddress("must not contain a user name or password: verify the signature of messages instead")
     host = parts.hostname or ""
     literal = _literal(host)
     is_here = _is_name_of_this_machine(host) or (literal is not None and literal.is_loopback)
     local = allow_loopback and is_here
     if parts.scheme != "https" and not (parts.scheme == "http" and local):
-        raise ForbiddenAddress("use https://")
+        raise ForbiddenAddress("must begin with https://")
     if is_here and not local:
-        raise ForbiddenAddress("this address is the machine running Laminar, not on the public internet")
+        raise ForbiddenAddress("this address is the machine that runs Laminar, not on the public internet")
     if literal is not None and not local:
         refuse_inner(literal)
     return url
@@ -73,14 +73,14 @@ def _is_public(address: Address) -> bool:
 
 def _split(url: str) -> SplitResult:
     if not url.isascii() or any(char <= " " or char in '\\"<>^`{|}' for char in url):
-        raise ForbiddenAddress("use plain ASCII, with spaces and other characters percent-encoded")
+        raise ForbiddenAddress("must be plain ASCII, with spaces and other characters percent-encoded")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ForbiddenAddress(f"not a valid URL: {error}") from None
+        raise ForbiddenAddress(f"must be a URL such as https://example.org/hook: {error}") from None
     if not parts.hostname or port == 0:
-        raise ForbiddenAddress("not a valid URL: no host")
+        raise ForbiddenAddress("must be a URL such as https://example.org/hook: it has no host")
     return parts
 
 
@@ -128,7 +128,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         texts = await self._resolve(host, port)
         if not texts:
-            raise httpcore.ConnectError("the name has no address")
+            raise httpcore.ConnectError("the host name does not resolve")
         for text in texts:
             address = ipaddress.ip_address(text.partition("%")[0])
             if not (self._allow_loopback and address.is_loopback):

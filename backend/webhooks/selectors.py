@@ -25,7 +25,7 @@ def the_endpoint(team: Team, endpoint_id: str) -> WebhookEndpoint:
     known = _ENDPOINT_ID.fullmatch(endpoint_id)
     endpoint = endpoints_of(team).filter(pk=endpoint_id).first() if known else None
     if endpoint is None:
-        raise NotFound("There is no webhook with this id.")
+        raise NotFound("Webhook not found.")
     return endpoint
 
 
@@ -39,5 +39,5 @@ def the_delivery(endpoint: WebhookEndpoint, delivery_id: str) -> WebhookDelivery
     known = _DELIVERY_ID.fullmatch(delivery_id)
     delivery = deliveries_of(endpoint).filter(pk=delivery_id).first() if known else None
     if delivery is None:
-        raise NotFound("There is no delivery with this id.")
+        raise NotFound("Delivery not found.")
     return delivery

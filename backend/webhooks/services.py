@@ -25,7 +25,7 @@ BY_ITS_TEAM = "By its team."
 
 
 class TooManyWebhooks(Conflict):
-    """A team has at most 20 webhooks; delete one first."""
+    """Your team has 20 webhooks, the maximum. Delete one first."""
 
     code = "too_many_webhooks"
 
@@ -128,7 +128,7 @@ def forget_old_deliveries(*, now: datetime) -> int:
 
 
 class Disabled(Conflict):
-    """This webhook is disabled; enable it first."""
+    """This webhook is disabled. Enable it first."""
 
     code = "webhook_disabled"
 

@@ -28,6 +28,7 @@ from engine.fit.verdict import replica_misfit, trainer_misfit
 from engine.presets.by_model import apply_presets
 from engine.presets.table import preset_table_lines
 from engine.spec.environment_workers import line_on_workers
+from engine.spec.invalid_fields import error_lines
 from engine.spec.job import JobSpec
 
 DEMO_FOLDER: Final = Path(__file__).parents[1] / "models" / "demo"
@@ -37,7 +38,7 @@ def fit(words: Sequence[str]) -> int:
     """`words`: the arguments after `python -m engine fit`. Returns 0: fits; 1: does not fit; 2: wrong input."""
     parser = argparse.ArgumentParser(prog="python -m engine fit", description=__doc__)
     parser.add_argument("spec", nargs="?", type=Path, help="a JobSpec as JSON; without it, a table of known models")
-    parser.add_argument("--device-gb", type=float, default=80.0, help="memory of a device, in 10^9 bytes (80)")
+    parser.add_argument("--device-gb", type=float, default=80.0, help="memory per device, in 10^9 bytes (80)")
     parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="the longest prompt, in tokens")
     parser.add_argument(
         "--devices-per-host",
@@ -64,7 +65,7 @@ def fit(words: Sequence[str]) -> int:
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
     except ValidationError as error:
-        return _refuse(f"{arguments.spec} is not a valid job spec: {error}")
+        return _refuse("\n  ".join((f"{arguments.spec} is not a valid job spec:", *error_lines(error, whole="spec"))))
     except ValueError as error:
         return _refuse(str(error))
     device_bytes, prompt_tokens = int(arguments.device_gb * GB), arguments.prompt_tokens

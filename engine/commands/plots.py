@@ -36,7 +36,7 @@ def plots(report_path: Path, folder: Path) -> int:
     _show(page_path)
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
-        sys.stderr.write(f"no pictures: install one of {', '.join(BROWSERS)}\n")
+        sys.stderr.write(f"cannot draw pictures; install one of {', '.join(BROWSERS)}\n")
         return 0
     for figure in drawn:
         _show(_take_screenshot(browser, page_path, figure.name, height=figure.layout["height"] + BELOW))

@@ -36,6 +36,7 @@ from engine.sim.costs.calibration import CONSTANTS, FITS, TARGETS
 from engine.sim.costs.devices import DEVICES
 from engine.sim.recorded.facts import observed, read_facts
 from engine.sim.recorded.fit import as_document, fit
+from engine.spec.invalid_fields import error_lines
 
 
 def simulate(arguments: list[str]) -> int:
@@ -56,14 +57,14 @@ def simulate(arguments: list[str]) -> int:
     parser.add_argument(
         "--calibrate", type=Path, metavar="FACTS", help="facts of a live run; with scorecard the run's folder"
     )
-    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="with scorecard: the kept runs")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="with scorecard: folder of recorded runs")
     parser.add_argument("--out", type=Path, metavar="FILE", help="with scorecard: write to this file")
     parser.add_argument("--device", default="CPU", choices=list(DEVICES), help="the device of the live run (CPU)")
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="its devices per replica (1)")
     parser.add_argument("--training", type=int, default=1, metavar="N", help="its training devices (1)")
     args = parser.parse_args(arguments)
     if len(args.files) != (2 if args.what == "plots" else 0):
-        parser.error("plots takes a report and a folder; other commands take no files")
+        parser.error("plots needs a report and a folder; other commands take no files")
     match args.what:
         case "calibration":
             return _calibration() if args.calibrate is None else _calibrate(args)
@@ -137,8 +138,8 @@ def _cluster(path: Path) -> int:
         _log(f"{path}: {error.strerror}")
         return 2
     except ValidationError as error:
-        for problem in error.errors():
-            _log(f"{'.'.join(map(str, problem['loc'])) or 'cluster'}: {problem['msg']}")
+        for line in error_lines(error, whole="cluster"):
+            _log(line)
         return 2
     except ValueError as error:
         _log(str(error))

@@ -116,7 +116,7 @@ def host_lines(
             f"    {within}: {need}, and a host sends the others at least {one:.1f} GB in an update of one micro-batch, "
             f"{eight:.1f} GB of eight"
         )
-    return [f"Each device would need, by trainer.shard_within, at {devices_per_host} devices a host:", *lines]
+    return [f"Each device would need, by trainer.shard_within, with {devices_per_host} devices per host:", *lines]
 
 
 def sum_lines(spec: JobSpec, shape: ModelShape, plan: TrainerPlan, device_bytes: int) -> list[str]:
@@ -129,8 +129,8 @@ def sum_lines(spec: JobSpec, shape: ModelShape, plan: TrainerPlan, device_bytes:
     sent = f"{sums_bytes(shape, plan) / GB:.1f} GB of gradients"
     return [
         f"Gradients are summed over the devices by trainer.gradient_sums {chosen}. Each device would need:",
-        f"    micro_batch: {gigabytes(sooner)}, and sends {sent} a micro-batch",
-        f"    update: {gigabytes(later)}, and sends as much once an update",
+        f"    micro_batch: {gigabytes(sooner)}, and sends {sent} per micro-batch",
+        f"    update: {gigabytes(later)}, and sends as much once per update",
     ]
 
 

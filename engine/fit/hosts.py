@@ -15,23 +15,27 @@ SEGMENTS_OF_A_TRAINER: Final = 2
 
 def trainer_host_need(shape: ModelShape, plan: TrainerPlan) -> Need:
     return Need(
-        of="The trainer's host, in its own memory, if it is one host",
+        of="Memory of the trainer's host, if it has one host",
         always=(
-            Term(what="weights handed over, and room for the next", num_bytes=segment_bytes(shape, plan.lora_rank)),
+            Term(what="the published weights, and room for the next", num_bytes=segment_bytes(shape, plan.lora_rank)),
             Term(what="moments", num_bytes=offloaded_bytes(shape, plan)),
             Term(what="inputs of layers", num_bytes=offloaded_inputs_bytes(shape, plan)),
         ),
         phases=(
             Phase(
-                what="while DeepSpeed makes one piece of a model's weights",
-                terms=(Term(what="them", num_bytes=flattened_bytes(shape, plan)),),
+                what="while DeepSpeed flattens a model's weights",
+                terms=(Term(what="the flattened weights", num_bytes=flattened_bytes(shape, plan)),),
             ),
             Phase(
                 what="while a checkpoint is written",
                 terms=(
-                    Term(what="its copy", num_bytes=checkpoint_bytes(shape, plan), how="where memory is short, mapped"),
-                    Term(what="moments of 8 bits, widened", num_bytes=widened_bytes(shape, plan)),
-                    Term(what="the largest matrix, put together and rounded", num_bytes=assembled_bytes(shape, plan)),
+                    Term(
+                        what="the copy that is written",
+                        num_bytes=checkpoint_bytes(shape, plan),
+                        how="memory-mapped if memory is short",
+                    ),
+                    Term(what="8-bit moments as bfloat16", num_bytes=widened_bytes(shape, plan)),
+                    Term(what="the largest matrix, gathered and cast", num_bytes=assembled_bytes(shape, plan)),
                 ),
             ),
         ),
@@ -40,7 +44,7 @@ def trainer_host_need(shape: ModelShape, plan: TrainerPlan) -> Need:
 
 def relay_host_need(shape: ModelShape, *, lora_rank: int = 0, num_relays: int = 1) -> Need:
     terms = relay_terms(version_bytes(shape, lora_rank), keeps_deltas=keeps_deltas(lora_rank, num_relays))
-    return Need(of="Each host of replicas, in its own memory", always=terms)
+    return Need(of="Memory of each replica host", always=terms)
 
 
 def keeps_deltas(lora_rank: int, num_relays: int) -> bool:
@@ -57,7 +61,7 @@ def relay_terms(version: int, *, keeps_deltas: bool) -> tuple[Term, Term]:
             how=f"{VERSIONS_OF_A_RELAY} versions",
         ),
         Term(
-            what="what changed between them, for relays behind",
+            what="deltas between them, for relays that are behind",
             num_bytes=version // 2 if keeps_deltas else 0,
             how="at most half a version",
         ),

@@ -15,9 +15,9 @@ FRAGMENTATION_BYTES: Final = 3 * GB
 
 def device_margins(*, num_devices: int) -> tuple[Term, ...]:
     margins = [
-        Term(what="the driver's context and workspaces", num_bytes=CUDA_CONTEXT_BYTES),
-        Term(what="fragmentation of the allocator", num_bytes=FRAGMENTATION_BYTES),
+        Term(what="CUDA context and workspaces", num_bytes=CUDA_CONTEXT_BYTES),
+        Term(what="allocator fragmentation", num_bytes=FRAGMENTATION_BYTES),
     ]
     if num_devices > 1:
-        margins.append(Term(what="buffers of the collectives", num_bytes=NCCL_BYTES))
+        margins.append(Term(what="NCCL buffers", num_bytes=NCCL_BYTES))
     return tuple(margins)

@@ -59,9 +59,9 @@ class Need:
         fullest = self.fullest
         lines = [_line(term) for term in self.always if term.num_bytes]
         if fullest is not None:
-            lines += [f"  at its fullest, {fullest.what}:", *(_line(term) for term in fullest.terms if term.num_bytes)]
+            lines += [f"  peak, {fullest.what}:", *(_line(term) for term in fullest.terms if term.num_bytes)]
         if self.margins:
-            lines += ["  not counted but allowed for:", *map(_line, self.margins)]
+            lines += ["  margins, not counted above:", *map(_line, self.margins)]
         return [f"{self.of}: {gigabytes(self.num_bytes)}", *lines]
 
 

@@ -68,7 +68,7 @@ def trainer_remedies(
 def replica_remedies(plan: ReplicaPlan, shape: ModelShape) -> tuple[Doses, ...]:
     fewer_versions = tuple(
         Change(
-            words=f"hold {slots} version{'s' * (slots > 1)} a replica (rollout.weight_slots {slots})",
+            words=f"hold {slots} version{'s' * (slots > 1)} per replica (rollout.weight_slots {slots})",
             settings={"rollout.weight_slots": slots},
         )
         for slots in range(plan.weight_slots - 1, 0, -1)
@@ -83,7 +83,7 @@ def replica_remedies(plan: ReplicaPlan, shape: ModelShape) -> tuple[Doses, ...]:
     )
     fewer_rows = tuple(
         Change(
-            words=f"decode {rows:,} sequences together (rollout.max_batch {rows})",
+            words=f"decode at most {rows:,} sequences at once (rollout.max_batch {rows})",
             settings={"rollout.max_batch": rows},
         )
         for rows in (plan.max_batch // factor for factor in _factors())
@@ -97,7 +97,7 @@ def _more_shards(plan: ReplicaPlan, shape: ModelShape) -> Doses:
     how = ", rollout.engine vllm" if by_vllm else ""
     return tuple(
         Change(
-            words=f"deal each replica to {devices} devices (resources.devices_per_replica {devices}{how})",
+            words=f"split each replica over {devices} devices (resources.devices_per_replica {devices}{how})",
             settings={"resources.devices_per_replica": devices, **by_vllm},
         )
         for devices in (plan.num_devices * factor for factor in _factors())
@@ -153,8 +153,8 @@ def _earlier_sums(plan: TrainerPlan) -> Doses:
 
 def _recomputed(plan: TrainerPlan) -> Doses:
     doses: dict[Activations, str] = {
-        "recomputed": "compute each layer again in the backward pass",
-        "offloaded": "keep what layers begin with on the host",
+        "recomputed": "recompute each layer in the backward pass",
+        "offloaded": "keep the inputs of layers in host memory",
     }
     order = list(doses)
     left = order[order.index(plan.activations) + 1 :] if plan.recomputes else order
@@ -174,7 +174,7 @@ def _smaller_batches(plan: TrainerPlan, longest: int) -> Doses:
         doses.append(longest)
     return tuple(
         Change(
-            words=f"take {tokens:,} tokens a pass (trainer.micro_batch_tokens {tokens})",
+            words=f"use {tokens:,} tokens per pass (trainer.micro_batch_tokens {tokens})",
             settings={"trainer.micro_batch_tokens": tokens},
             fields={"pass_tokens": tokens},
         )
@@ -219,7 +219,7 @@ def _moments_on_host(plan: TrainerPlan) -> Doses:
 def _shared_sequences(plan: TrainerPlan) -> Doses:
     return tuple(
         Change(
-            words=f"put each sequence on {ranks} devices (trainer.sequence_parallel {ranks})",
+            words=f"split each sequence over {ranks} devices (trainer.sequence_parallel {ranks})",
             settings={"trainer.sequence_parallel": ranks},
             fields={"sequence_parallel": ranks},
         )

@@ -36,11 +36,11 @@ SCORE_BYTES: Final = 9
 # Of a weight to which an adapter's is added, as stored, as float32 and as they are added up, and of the one before.
 ADDED_BYTES: Final = 20
 
-READ_IN: Final = "while prompts are read in"
-READ_ON: Final = "while prompts are read on from where a step before ended"
-COMPUTED: Final = "while every row's next token is computed"
-DRAWN: Final = "while every row's next token is drawn"
-INSTALLED: Final = "while a version is taken over"
+READ_IN: Final = "during a prefill"
+READ_ON: Final = "while a prefill continues"
+COMPUTED: Final = "during the forward pass of a decoding step"
+DRAWN: Final = "while a decoding step samples"
+INSTALLED: Final = "while new weights are installed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,9 @@ class ReplicaPlan:
 def replica_need(model: ModelShape, plan: ReplicaPlan) -> Need:
     shape = shard_of(model, plan.num_devices)
     weights = Term(what="weights", num_bytes=held_bytes(shape, plan), how=_held_words(shape, plan))
-    positions = Term(what="tables of positions", num_bytes=positions_bytes(shape, plan))
-    captured = Term(what="what captured steps keep to work in", num_bytes=captured_bytes(shape, plan))
-    experts = Term(what="vLLM's room for its experts to work in", num_bytes=experts_bytes(model, plan))
+    positions = Term(what="rotary tables", num_bytes=positions_bytes(shape, plan))
+    captured = Term(what="workspace of captured steps", num_bytes=captured_bytes(shape, plan))
+    experts = Term(what="workspace of vLLM's experts", num_bytes=experts_bytes(model, plan))
     tokens = backed_tokens(shape, plan)
     cache = Term(
         what="KV cache",
@@ -120,29 +120,31 @@ def _phases(model: ModelShape, plan: ReplicaPlan, grown: tuple[Term, ...]) -> tu
         how="" if plan.is_vllm else f"{attended_tokens(plan):,} tokens",
     )
     read_in = Term(
-        what="reading prompts in",
+        what="activations of a layer",
         num_bytes=plan.read_in_tokens * of_token,
         how=f"{plan.read_in_tokens:,} tokens × {of_token:,} B",
     )
-    read_on = Term(what="reading them on", num_bytes=plan.read_in_tokens * attention_pass_bytes(shape, plan))
-    rows = Term(what="one token of each row", num_bytes=plan.max_batch * of_token)
+    read_on = Term(
+        what="attention over earlier tokens", num_bytes=plan.read_in_tokens * attention_pass_bytes(shape, plan)
+    )
+    rows = Term(what="activations of one token per sequence", num_bytes=plan.max_batch * of_token)
     logits = Term(
         what="logits of a step",
         num_bytes=sampled_bytes(model, plan),
         how=f"{plan.max_batch:,} rows × {model.vocab_size:,}",
     )
-    parts = Term(what="what each stretch of a row's tokens gives", num_bytes=parts_bytes(shape, plan))
-    outputs = Term(what="what they are made of", num_bytes=rows_bytes(shape, plan))
-    scores = Term(what="a score of each head and pair of tokens", num_bytes=scored_bytes(shape, plan))
-    installed = Term(what="rebuilt or added weights", num_bytes=installed_bytes(shape, plan))
-    before = tuple(Term(what="the cache from which it grew", num_bytes=cache.num_bytes // 2) for cache in grown)
+    parts = Term(what="partial results of attention", num_bytes=parts_bytes(shape, plan))
+    outputs = Term(what="hidden states of the last layer", num_bytes=rows_bytes(shape, plan))
+    scores = Term(what="attention scores", num_bytes=scored_bytes(shape, plan))
+    installed = Term(what="rebuilt or merged weights", num_bytes=installed_bytes(shape, plan))
+    before = tuple(Term(what="the KV cache before it grew", num_bytes=cache.num_bytes // 2) for cache in grown)
     return (
         Phase(what=READ_IN, terms=(*grown, read_in)),
         Phase(what=READ_ON, terms=(*grown, attended, scores, read_on)),
         Phase(what=COMPUTED, terms=(*grown, parts, rows)),
         Phase(what=DRAWN, terms=(*grown, logits, outputs)),
         Phase(what=INSTALLED, terms=(*grown, installed)),
-        *(Phase(what="while the cache grows", terms=(*grown, each)) for each in before),
+        *(Phase(what="while the KV cache grows", terms=(*grown, each)) for each in before),
     )
 
 

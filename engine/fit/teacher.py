@@ -37,25 +37,25 @@ def asking_phases(plan: TrainerPlan) -> tuple[Phase, ...]:
     tokens, chunk = plan.tokens, f"{min(plan.tokens, plan.chunk_tokens):,} tokens × {teacher.vocab_size:,}"
     asked = replace(plan, lora_rank=0, activations="recomputed")  # whose weights are handled as in any such pass
     there = (
-        Term(what="the teacher's weights gathered for all products", num_bytes=gathered_bytes(teacher, asked)),
-        Term(what="turns of positions", num_bytes=tokens * 8 * teacher.head_dim),
+        Term(what="the teacher's weights, gathered for all matrix products", num_bytes=gathered_bytes(teacher, asked)),
+        Term(what="rotary factors", num_bytes=tokens * 8 * teacher.head_dim),
     )
     of_token = layer_pass_bytes(teacher, plan)
     layer = (
-        Term(what="a layer's weights, gathered or rounded", num_bytes=layer_weight_bytes(teacher, asked)),
-        Term(what="one layer's activations", num_bytes=tokens * of_token, how=f"{of_token:,} B a token"),
+        Term(what="a layer's weights, gathered or cast", num_bytes=layer_weight_bytes(teacher, asked)),
+        Term(what="one layer's activations", num_bytes=tokens * of_token, how=f"{of_token:,} B per token"),
     )
     head = (
         Term(what="the last layer's output and its norm", num_bytes=tokens * rows_pass_bytes(teacher, plan)),
-        Term(what="the head's weights, rounded", num_bytes=rounded_head_bytes(teacher, asked)),
-        Term(what="the last layer's weights, hardly gone", num_bytes=coming_bytes(teacher, asked)),
-        Term(what="log-probs and what is made of them", num_bytes=scored_bytes(teacher, plan), how=chunk),
+        Term(what="the head's weights, cast", num_bytes=rounded_head_bytes(teacher, asked)),
+        Term(what="the last layer's weights, not yet freed", num_bytes=coming_bytes(teacher, asked)),
+        Term(what="log-probs and their intermediates", num_bytes=scored_bytes(teacher, plan), how=chunk),
     )
     begins = Term(what="its embedding, head and a layer, gathered", num_bytes=begin_bytes(teacher, asked))
     return (
-        Phase(what="while the teacher begins", terms=(begins,)),
-        Phase(what="while a layer of the teacher computes", terms=(*there, *layer)),
-        Phase(what="while the teacher's head computes", terms=(*there, *head)),
+        Phase(what="at the start of the teacher's forward pass", terms=(begins,)),
+        Phase(what="during a layer of the teacher", terms=(*there, *layer)),
+        Phase(what="during the teacher's head", terms=(*there, *head)),
     )
 
 

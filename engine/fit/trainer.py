@@ -35,9 +35,9 @@ MOMENT_BYTES: Final[dict[Moments, float]] = {"float32": 8.0, "bfloat16": 4.0, "f
 KEPT: Final[dict[Activations, str]] = {
     "kept": "activations",
     "recomputed": "inputs",
-    "offloaded": "inputs on their way from the host,",
+    "offloaded": "prefetched inputs",
 }
-HANDED_OVER: Final = "while weights are handed over"
+HANDED_OVER: Final = "while weights are published"
 
 
 def trainer_need(shape: ModelShape, plan: TrainerPlan) -> Need:
@@ -65,7 +65,7 @@ def _state(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
         divided = f", divided by {plan.division} among {plan.num_shards}" if plan.num_devices > 1 else ""
         terms += [
             _term(f"{whose}weights, float32", weight_bytes(num_weights, plan), f"of {all_weights}{divided}"),
-            _term(f"{whose}weights once more, DeepSpeed's masters", master_bytes(num_trained, plan), f"of {trained}"),
+            _term(f"{whose}master weights of DeepSpeed", master_bytes(num_trained, plan), f"of {trained}"),
             _term(
                 f"{whose}gradients, float32",
                 gradient_bytes(shape, num_trained, plan),
@@ -78,14 +78,14 @@ def _state(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
             ),
         ]
     if plan.division.startswith("zero"):
-        terms.append(_term("gradients that are sent together", bucket_bytes(shape, plan), "DeepSpeed's bucket"))
+        terms.append(_term("gradient bucket", bucket_bytes(shape, plan), "of DeepSpeed"))
     return tuple(terms)
 
 
 def _reference(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
     if not plan.has_reference:
         return ()
-    how = "the base itself, without its adapter" if plan.lora_rank else f"of {in_words(shape.num_weights)}"
+    how = "the base model without its adapter" if plan.lora_rank else f"of {in_words(shape.num_weights)}"
     return (_term("the reference model", reference_bytes(shape, plan), how),)
 
 
@@ -94,7 +94,7 @@ def _positions(shape: ModelShape, plan: TrainerPlan) -> Term:
     num_models = plan.num_trained_models + (plan.has_reference and not plan.lora_rank)
     own = num_models * 8 * shape.head_dim * shape.max_positions
     teachers = 0 if plan.teacher is None else 8 * plan.teacher.head_dim * plan.teacher.max_positions
-    return _term("tables of positions", own + teachers)
+    return _term("rotary tables", own + teachers)
 
 
 def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
@@ -102,19 +102,19 @@ def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
     kept = _term(
         f"{what} of {shape.num_layers} layers",
         plan.num_trained_models * tokens * kept_bytes(shape, plan),
-        f"{kept_bytes(shape, plan):,} B a token, {tokens:,} tokens"
+        f"{kept_bytes(shape, plan):,} B per token, {tokens:,} tokens"
         + (", of policy and critic" if plan.has_critic else ""),
     )
     there = (
         kept,
         _term(
-            "turns of positions, and the gradient of the last layer",
+            "rotary factors, and the gradient of the last layer",
             tokens * (plan.num_trained_models * 8 * shape.head_dim + 4 * shape.width),
         ),
         _term("the last layer of the critic, and its norm", tokens * row_bytes(shape, plan) * plan.has_critic),
-        _term("weights gathered or rounded for all products", gathered_bytes(shape, plan)),
+        _term("weights gathered or cast for all matrix products", gathered_bytes(shape, plan)),
     )
-    layer = _term("a layer's weights, gathered or rounded", gathered_layer_bytes(shape, plan))
+    layer = _term("a layer's weights, gathered or cast", gathered_layer_bytes(shape, plan))
     product = (
         layer,
         _own_work(tokens, working_bytes(shape, plan)),
@@ -126,23 +126,23 @@ def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
         _term("gradients of its largest matrix", largest_gradient_bytes(shape, plan)),
     )
     embedding = (_term("gradients of embedding and head", embedding_gradient_bytes(shape, plan)),)
-    tables = (_term("gradients as they are made, and on their way", table_gradient_bytes(shape, plan)),)
+    tables = (_term("gradients being computed and reduced", table_gradient_bytes(shape, plan)),)
     return (
         Phase(
-            what="while a pass begins",
+            what="at the start of a forward pass",
             terms=(_term("embedding, head and a layer, gathered", begin_bytes(shape, plan)),),
         ),
-        Phase(what="while a layer begins to go backward", terms=(*there, *product)),
-        Phase(what="while a layer goes backward", terms=(*there, *gates)),
+        Phase(what="at the start of a layer's backward pass", terms=(*there, *product)),
+        Phase(what="during a layer's backward pass", terms=(*there, *gates)),
         *(Phase(what=what, terms=(*there, *terms)) for what, terms in _head(shape, plan)),
-        Phase(what="while the embedding goes backward", terms=(*there[1:], *embedding)),
-        Phase(what="while the last gradients are added up over the devices", terms=tables),
+        Phase(what="during the embedding's backward pass", terms=(*there[1:], *embedding)),
+        Phase(what="while the last gradients are reduced", terms=tables),
         *asking_phases(plan),
         Phase(
             what=HANDED_OVER,
             terms=(
-                _term("the largest matrix, rounded", published_bytes(shape, plan)),
-                _term("a piece of it, summed", SUM_BYTES),
+                _term("the largest matrix, cast", published_bytes(shape, plan)),
+                _term("a piece of it, for its checksum", SUM_BYTES),
             ),
         ),
     )
@@ -151,20 +151,20 @@ def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
 def _head(shape: ModelShape, plan: TrainerPlan) -> tuple[tuple[str, tuple[Term, ...]], ...]:
     chunk = f"{min(plan.tokens, plan.chunk_tokens):,} tokens × {shape.vocab_size:,}"
     rows = _term("the last layer's output, its norm and their gradient", plan.tokens * row_bytes(shape, plan))
-    weights = _term("the head's weights, rounded", rounded_head_bytes(shape, plan))
-    coming = _term("the last layer's weights on their way", plan.num_trained_models * coming_bytes(shape, plan))
-    logits = _term("logits and what is made of them", logits_bytes(shape, plan), chunk)
+    weights = _term("the head's weights, cast", rounded_head_bytes(shape, plan))
+    coming = _term("the last layer's weights, being gathered", plan.num_trained_models * coming_bytes(shape, plan))
+    logits = _term("logits and their intermediates", logits_bytes(shape, plan), chunk)
     gradient = _term("the gradient of its weights", head_gradient_bytes(shape, plan, copies=1))
     kept = _term("log-probs and their gradient", kept_logits_bytes(shape, plan), chunk)
     gradients = _term("the gradient of its weights, and a chunk's", head_gradient_bytes(shape, plan, copies=2))
     return (
-        ("while the head's logits are made again", (rows, weights, coming, logits, gradient)),
-        ("while the head's gradient is made", (rows, weights, coming, kept, gradients)),
+        ("while the head's logits are recomputed", (rows, weights, coming, logits, gradient)),
+        ("while the head's gradient is computed", (rows, weights, coming, kept, gradients)),
     )
 
 
 def _own_work(tokens: int, of_token: int) -> Term:
-    return _term("one layer's own activations and gradients", tokens * of_token, f"{of_token:,} B a token")
+    return _term("one layer's own activations and gradients", tokens * of_token, f"{of_token:,} B per token")
 
 
 # State -----------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class Misfit:
     def sentence(self) -> str:
         """For a person who has not seen the arithmetic."""
         if self.is_certain:
-            needs = f"needs {gigabytes(self.need.certain)} whatever its batches are"
+            needs = f"needs {gigabytes(self.need.certain)} at any batch size"
         elif self.need.counted > self.device_bytes:
             needs = f"needs up to {gigabytes(self.need.counted)}"
         else:
@@ -51,7 +51,7 @@ class Misfit:
     @property
     def advice(self) -> str:
         if self.changes is None:
-            return "No setting of this version makes it fit: take a smaller model, or more or larger devices."
+            return "No setting makes it fit. Use a smaller model, or more or larger devices."
         return f"It fits if you {', and '.join(change.words for change in self.changes)}."
 
     @property

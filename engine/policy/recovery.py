@@ -82,7 +82,7 @@ def describe_recovery(kind: PartKind) -> str:
     """Text for people, after "replaced"."""
     match kind:
         case "rollout":
-            return "its unfinished groups went back"
+            return "its unfinished groups returned to data"
         case "relay":
             return "the chain skips it"
         case "data":

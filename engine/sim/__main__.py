@@ -10,11 +10,11 @@ from engine.sim.world import World
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.sim", description=__doc__)
-    parser.add_argument("--seed", type=int, required=True, help="the first seed")
+    parser.add_argument("--seed", type=int, required=True, help="first seed")
     parser.add_argument("--count", type=int, default=1, help="number of consecutive seeds")
     parser.add_argument("--schedule", choices=SCHEDULES, default="laminar")
     parser.add_argument("--evaluation", action="store_true", help="a job that only evaluates")
-    parser.add_argument("--age-cap", action="store_true", help="laminar, with several slots and an age cap")
+    parser.add_argument("--age-cap", action="store_true", help="laminar with several slots and an age cap")
     parser.add_argument("--trace", action="store_true", help="print every effect")
     arguments = parser.parse_args()
     for seed in range(arguments.seed, arguments.seed + arguments.count):

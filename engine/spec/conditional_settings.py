@@ -97,12 +97,12 @@ CONDITIONAL_SETTINGS: Final[dict[str, Condition]] = {
         "algorithm.groups.min_group",
     ),
     **_of(
-        "Other values than constant only in a job with more steps than its warm-up.",
+        "Except for constant, only in a job with more steps than optimizer.warmup_steps.",
         lambda spec: spec.training.steps > max(spec.optimizer.warmup_steps, 1) or spec.only_evaluates,
         "optimizer.course",
     ),
     **_of(
-        "Only with the course cosine or linear.",
+        "Only with optimizer.course cosine or linear.",
         lambda spec: spec.optimizer.course != "constant",
         "optimizer.final_share",
     ),

@@ -21,23 +21,25 @@ if TYPE_CHECKING:
 
 def find_conflicts(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     if len(set(spec.tags)) != len(spec.tags):
-        yield _conflict("tags", "must not repeat", spec.tags)
+        yield _conflict("tags", "must not contain duplicates", spec.tags)
     if spec.training.mini_batches > spec.training.prompts_per_step:
-        rule = "must not exceed training.prompts_per_step: a prompt's group stays whole"
+        most = spec.training.prompts_per_step
+        rule = f"must be at most training.prompts_per_step, which is {most:,}: a prompt's group is not split"
         yield _conflict("training.mini_batches", rule, spec.training.mini_batches)
     if (slots := spec.rollout.weight_slots or 1) > 1 and spec.rollout.engine == "vllm" and not share_an_engine(spec):
         whose = f"which holds several versions of a LoRA adapter only (trainer.lora_rank 1 to {VLLM_RANKS[-1]})"
-        rule = f"must be 1 with vllm, {whose}; got {slots}"
+        rule = f"must be 1 with vllm, {whose}"
         yield _conflict("rollout.weight_slots", rule, slots)
     lead, bound = spec.schedule.lead_steps, spec.schedule.staleness_bound
     if lead is not None and lead > bound and SCHEDULES[spec.schedule.name].lead_steps is not None:
-        rule = f"must not exceed schedule.max_staleness, which is {bound}: samples started earlier would be dropped"
+        rule = f"must be at most schedule.max_staleness, which is {bound}: samples started earlier would be dropped"
         yield _conflict("schedule.lead_steps", rule, lead)
     fewest = spec.placement.min_replicas
     if fewest is not None and fewest > spec.rollout.replicas:
-        yield _conflict("placement.min_replicas", "must not exceed rollout.replicas", fewest)
+        rule = f"must be at most rollout.replicas, which is {spec.rollout.replicas:,}"
+        yield _conflict("placement.min_replicas", rule, fewest)
     if spec.resources.trainer_devices < 1 and not spec.only_evaluates:
-        yield _conflict("resources.trainer_devices", "must be at least 1, unless training.steps is 0; got 0", 0)
+        yield _conflict("resources.trainer_devices", "must be at least 1 unless training.steps is 0", 0)
     if (sharers := spec.trainer.sequence_parallel) > 1 and not spec.only_evaluates:
         if spec.trainer_devices % sharers:
             rule = f"must divide resources.trainer_devices, which is {spec.trainer_devices}"
@@ -61,7 +63,9 @@ def find_conflicts(spec: "JobSpec") -> Iterator[InitErrorDetails]:
 def _check_evaluation(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     evaluation = spec.evaluation
     if evaluation.every > spec.training.steps:
-        yield _conflict("evaluation.every", "must not exceed training.steps", evaluation.every)
+        yield _conflict(
+            "evaluation.every", f"must be at most training.steps, which is {spec.training.steps:,}", evaluation.every
+        )
     if evaluation.prompts * evaluation.samples > MAX_ANSWERS:
         most = f"must be at most {MAX_ANSWERS // evaluation.prompts} with {evaluation.prompts:,} prompts"
         rule = f"{most}: an evaluation has at most {MAX_ANSWERS:,} answers"
@@ -98,7 +102,8 @@ def _check_teacher(spec: "JobSpec") -> Iterator[InitErrorDetails]:
 
 
 def _conflict(path: str, rule: str, value: object) -> InitErrorDetails:
-    return _error_at(path, "does_not_fit", f"{path} {rule}", value)
+    got = f"; got {value:,}" if isinstance(value, int | float) else ""
+    return _error_at(path, "does_not_fit", f"{path} {rule}{got}", value)
 
 
 def _error_at(path: str, code: str, message: str, value: object) -> InitErrorDetails:

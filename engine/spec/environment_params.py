@@ -160,7 +160,7 @@ ENVIRONMENTS: Final[Mapping[str, EnvironmentEntry]] = {
     "graded": EnvironmentEntry(
         title="Questions from a file, your own judge",
         about="Your questions, and a Python function of yours that returns the reward of an answer.",
-        turns="as you like",
+        turns="any number",
         params={**_QUESTIONS, "data": _DUE},
     ),
     "tools": EnvironmentEntry(
@@ -190,7 +190,7 @@ ENVIRONMENTS: Final[Mapping[str, EnvironmentEntry]] = {
     "custom": EnvironmentEntry(
         title="An environment of your own",
         about="Your Python file writes the prompts, replies over any number of turns and returns the reward.",
-        turns="as you like",
+        turns="any number",
         params={},
         is_open=True,
     ),

@@ -43,17 +43,17 @@ def _run(options: argparse.Namespace, home: Home | None, repository: Repository)
         case "take":
             secrets = not options.without_secrets
             made = take_backup(_source(home), repository, keep=options.keep, with_secrets=secrets, tell=_tell)
-            print(f"backup {made.id} is whole: {made.num_files} files, {made.num_bytes / 1e6:.1f} MB, and the database")
+            print(f"backup {made.id} is complete: database and {made.num_files} files, {made.num_bytes / 1e6:.1f} MB")
             if secrets:
-                print(f"its secrets are apart; move them to where you keep passwords: {repository.secrets}")
+                print(f"secrets are stored separately in {repository.secrets}; move them to your password store")
             else:
-                print("without its secrets: keep those yourself, or what they sealed cannot be read")
+                print("secrets are not included; keep them yourself: without them, encrypted data cannot be read")
         case "follow":
             server = Server(_source(home).database_url)
             server.follow(repository.wal(server.era()))
         case "list":
             for manifest in repository.backups():
-                print(f"{manifest.id}  whole at {manifest.finished_at[:19]}Z  {manifest.num_files} files")
+                print(f"{manifest.id}  completed {manifest.finished_at[:19]}Z  {manifest.num_files} files")
         case "restore":
             _restore(options, home, repository)
 
@@ -77,9 +77,9 @@ def _restore(options: argparse.Namespace, home: Home | None, repository: Reposit
     restore_files(repository, manifest, source, owner=options.files_owner, tell=_tell)
     if home is None:
         restore_audit_key(repository, manifest.id, source.site, owner=options.files_owner, tell=_tell)
-        print("restored; start Postgres, which recovers first, and then the rest")
+        print("restored; start Postgres, wait until it has recovered, then start the other services")
         return
-    print(f"restored up to the transaction of {recover(home, tell=_tell) or manifest.finished_at}; `make up` starts it")
+    print(f"restored up to the transaction at {recover(home, tell=_tell) or manifest.finished_at}; `make up` starts it")
 
 
 def _source(home: Home | None) -> Source:
@@ -96,7 +96,9 @@ def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise BackupError(f"--to: a time such as '2026-11-23 14:00' (UTC) or with its zone, got {text!r}") from error
+        raise BackupError(
+            f"--to must be a time such as '2026-11-23 14:00' (UTC unless it has a zone), got {text!r}"
+        ) from error
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -105,24 +107,30 @@ def _tell(line: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m infra.backup", description=__doc__)
-    parser.add_argument("--home", help="the installation of `make up` (.laminar)")
-    parser.add_argument("--environment", action="store_true", help="the one that LAMINAR_ variables name instead")
-    parser.add_argument("--backups", help="where backups are kept (LAMINAR_BACKUP_DIR, or backups/ of the home)")
+    parser = argparse.ArgumentParser(prog="python -m infra.backup", description="Back up and restore an installation.")
+    parser.add_argument("--home", help="folder of the installation (.laminar)")
+    parser.add_argument(
+        "--environment", action="store_true", help="use the installation in the LAMINAR_ variables instead"
+    )
+    parser.add_argument("--backups", help="folder for backups (LAMINAR_BACKUP_DIR, or backups/ in --home)")
     commands = parser.add_subparsers(dest="command", required=True)
-    take = commands.add_parser("take", help="back up now")
-    take.add_argument("--keep", type=int, default=14, help="so many backups; older ones go (14)")
-    take.add_argument("--without-secrets", action="store_true", help="you keep them yourself")
-    commands.add_parser("follow", help="keep what is written as it is written, until this is ended")
-    commands.add_parser("list", help="the backups that are whole")
-    restore = commands.add_parser("restore", help="an installation as it was")
-    restore.add_argument("--to", help="a moment, such as '2026-11-23 14:00' (UTC); else all that was written")
-    restore.add_argument("--id", help="from this backup; else the last one that fits")
-    restore.add_argument("--as-backed-up", action="store_true", help="nothing that was written after the backup")
-    restore.add_argument("--replace", action="store_true", help="put aside a database that is there")
-    restore.add_argument("--data", help="Postgres' data folder (with --environment)")
-    restore.add_argument("--postgres-owner", type=int, help="the user id that Postgres runs as (with --environment)")
-    restore.add_argument("--files-owner", type=int, help="the user id that the control plane runs as (likewise)")
+    take = commands.add_parser("take", help="take a backup")
+    take.add_argument("--keep", type=int, default=14, help="number of backups to keep; older ones are deleted (14)")
+    take.add_argument("--without-secrets", action="store_true", help="leave secrets out of the backup")
+    commands.add_parser("follow", help="stream the write-ahead log until interrupted")
+    commands.add_parser("list", help="list complete backups")
+    restore = commands.add_parser("restore", help="restore an installation")
+    restore.add_argument(
+        "--to", help="restore up to this time, such as '2026-11-23 14:00' (UTC); default: the newest state"
+    )
+    restore.add_argument("--id", help="backup to restore from; default: the newest before --to")
+    restore.add_argument(
+        "--as-backed-up", action="store_true", help="restore the state of the backup, without later writes"
+    )
+    restore.add_argument("--replace", action="store_true", help="rename an existing database and restore in its place")
+    restore.add_argument("--data", help="data folder of Postgres (with --environment)")
+    restore.add_argument("--postgres-owner", type=int, help="user id of Postgres (with --environment)")
+    restore.add_argument("--files-owner", type=int, help="user id of the control plane (with --environment)")
     return parser
 
 

@@ -38,7 +38,7 @@ def socket_before(host: str, port: int, options: Mapping[str, Any], *, name: str
                 try:
                     behind, ahead = await _connected(host, port, context, name)
                 except (OSError, asyncio.IncompleteReadError) as error:
-                    log.warning("no way to Postgres over TLS: %s", error)
+                    log.warning("cannot connect to Postgres over TLS: %s", error)
                 else:
                     await asyncio.gather(_pump(reader, ahead), _answer(behind, writer))
             writer.close()
@@ -62,7 +62,9 @@ def socket_before(host: str, port: int, options: Mapping[str, Any], *, name: str
 def _checking(options: Mapping[str, Any]) -> ssl.SSLContext:
     mode, authorities = options.get("sslmode", "prefer"), options.get("sslrootcert", "")
     if options.get("channel_binding") == "require":
-        raise BackupError("channel_binding=require: the tools of a backup do not speak TLS themselves; leave it out")
+        raise BackupError(
+            "channel_binding=require: backup tools connect through a local proxy and cannot bind the channel; remove it"
+        )
     context = ssl.create_default_context(cafile=None if authorities in ("", "system") else authorities)
     is_checked = mode in ("verify-ca", "verify-full") or bool(authorities)
     context.check_hostname = mode == "verify-full" or authorities == "system"
@@ -79,7 +81,7 @@ async def _connected(
     writer.write(_SSL_REQUEST)
     if await reader.readexactly(1) != b"S":
         writer.close()
-        raise OSError(f"{name} speaks no TLS there")
+        raise OSError(f"{name} does not support TLS there")
     await writer.start_tls(context, server_hostname=name)
     return reader, writer
 

@@ -2,4 +2,4 @@
 
 
 class BackupError(RuntimeError):
-    """The backup or the restore was not made."""
+    """The backup or restore failed."""

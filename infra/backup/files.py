@@ -82,7 +82,7 @@ class Folder:
     def add(self, name: str, file: Path) -> None:
         target = self._folder / name
         if self._folder not in target.parents or ".." in Path(name).parts:
-            raise BackupError(f"{name!r} is no name of a file in {self._folder}")
+            raise BackupError(f"{name!r} is not a file name in {self._folder}")
         self._make(target.parent)
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as draft, file.open("rb") as content:
             shutil.copyfileobj(content, draft, PIECE)
@@ -188,7 +188,7 @@ def add_missing(files: Iterable[SavedFile], contents: Contents, repository: Repo
     for number, file in enumerate(wanted.values(), start=1):
         content = repository.object(file.sha256)
         if not content.is_file() or sha256_of(content) != file.sha256:
-            raise BackupError(f"{content}, the content of {file.name}, is missing or not as it was written")
+            raise BackupError(f"{content}, the content of {file.name}, is missing or damaged")
         contents.add(file.name, content)
         if time.monotonic() - told_at > TELL_EVERY_S:
             told_at = time.monotonic()

@@ -63,7 +63,7 @@ def write_files(path: Path, files: list[SavedFile]) -> str:
 def read_files(path: Path, *, sha256: str) -> list[SavedFile]:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise BackupError(f"{path} is not as it was written; take another backup (`list` shows them)")
+        raise BackupError(f"{path} is damaged; take another backup (`list` shows all)")
     return list(_files_in(content))
 
 

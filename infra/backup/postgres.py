@@ -67,8 +67,8 @@ class Server:
         if slot == "streamed by another":
             return
         if slot == "lost":
-            log.warning("the server no longer has all that was written since the last backup: what lies between cannot "
-                        "be restored to; raise max_slot_wal_keep_size, or take backups more often")  # fmt: skip
+            log.warning("the server removed part of the write-ahead log since the last backup: times in between cannot "
+                        "be restored; raise max_slot_wal_keep_size, or take backups more often")  # fmt: skip
             with self._connected() as db:
                 db.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
         self._receive(wal, "--create-slot", "--if-not-exists")
@@ -119,7 +119,7 @@ class Server:
         try:
             return psycopg.connect(url or self.url, autocommit=True, connect_timeout=10)
         except psycopg.OperationalError as error:
-            raise BackupError(f"Postgres does not answer: {str(error).strip()}; start it, and try again") from error
+            raise BackupError(f"Postgres does not respond: {str(error).strip()}; start it, and try again") from error
 
     @contextmanager
     def _way(self) -> Iterator[str]:
@@ -168,6 +168,6 @@ def run(words: list[str], environment: dict[str, str], *, timeout_s: float | Non
     try:
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
-        raise BackupError(f"{Path(words[0]).name} was not done after {timeout_s:.0f} s") from error
+        raise BackupError(f"{Path(words[0]).name} did not finish within {timeout_s:.0f} s") from error
     if done.returncode != 0:
         raise BackupError(f"{Path(words[0]).name}: {done.stderr.strip()[-1000:]}")

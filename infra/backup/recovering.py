@@ -50,9 +50,9 @@ def _recovered(postgres: Postgres, server: "subprocess.Popen[bytes]", said: Call
             pass
         if time.monotonic() - told_at > TELL_EVERY_S:
             told_at = time.monotonic()
-            tell("Postgres recovers")
+            tell("Postgres is recovering")
         time.sleep(0.2)
     words = said()
     if "before configured recovery target was reached" in words:
-        raise BackupError("nothing was written as late as --to; leave it out to restore all that there is")
+        raise BackupError("nothing was written after --to; omit it to restore the newest state")
     raise BackupError(f"Postgres could not recover: {words.strip()[-1000:]}")

@@ -56,7 +56,7 @@ class Repository:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise BackupError(f"another backup is being written to {self.folder}; wait for its end") from error
+                raise BackupError(f"another backup is being written to {self.folder}; wait until it ends") from error
             yield
 
     def begin(self, id: str) -> Path:

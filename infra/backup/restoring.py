@@ -31,14 +31,14 @@ WRITTEN: Final = "laminar_wal"
 def chosen_backup(repository: Repository, *, id: str | None, to: datetime | None) -> Manifest:
     backups = repository.backups()
     if not backups:
-        raise BackupError(f"there is no whole backup in {repository.folder}")
+        raise BackupError(f"there is no complete backup in {repository.folder}")
     if id is not None:
         found = [manifest for manifest in backups if manifest.id == id]
     else:
         found = [manifest for manifest in backups if to is None or manifest.finished <= to]
     if not found:
-        known = ", ".join(f"{manifest.id} (whole at {manifest.finished_at[:19]})" for manifest in backups)
-        raise BackupError(f"no backup {id or f'was whole before {to}'}; there are {known}")
+        known = ", ".join(f"{manifest.id} (completed {manifest.finished_at[:19]})" for manifest in backups)
+        raise BackupError(f"no backup {id or f'was completed before {to}'}; choose from {known}")
     return found[-1]
 
 
@@ -48,7 +48,7 @@ def restore_database(
 ) -> None:  # fmt: skip
     """The folder, ready for a server that recovers when it starts."""
     if is_running:
-        raise BackupError(f"a Postgres runs on {data}; stop the site first (`make down`, `docker compose down`)")
+        raise BackupError(f"Postgres is running on {data}; stop the site first (`make down`, `docker compose down`)")
     _refuse_or_put_aside(data, replace=replace, tell=tell)
     check_whole(repository, manifest)
     base = repository.point(manifest.id) / "base"
@@ -102,7 +102,7 @@ def _refuse_or_put_aside(data: Path, *, replace: bool, tell: Tell) -> None:
     number = sum(1 for _ in data.parent.glob(f"{data.name}.replaced-*")) + 1
     aside = data.with_name(f"{data.name}.replaced-{number}")
     data.rename(aside)
-    tell(f"put what was there aside: {aside}; remove it when all is well")
+    tell(f"renamed the previous data to {aside}; remove it once the site works")
 
 
 def _copy_written(era: Path, to: Path, *, first: str) -> None:

@@ -24,7 +24,7 @@ def forget_older(repository: Repository, *, keep: int, tell: Tell) -> None:
         repository.point(manifest.id).rename(gone)
         shutil.rmtree(gone)
         (repository.secrets / f"{manifest.id}.json").unlink(missing_ok=True)
-        tell(f"forgot {manifest.id}")
+        tell(f"deleted {manifest.id}")
     if going:
         _forget_written(repository, kept)
         _forget_objects(repository, kept)

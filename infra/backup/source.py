@@ -68,7 +68,7 @@ def source_of_home(home: Home) -> Source:
 def source_of_environment(values: Mapping[str, str]) -> Source:
     missing = [name for name in ("LAMINAR_DATABASE_URL", "LAMINAR_STORE_DIR") if not values.get(name)]
     if missing:
-        raise BackupError(f"the environment lacks {', '.join(missing)}; see infra/OPERATING.md, or name a --home")
+        raise BackupError(f"the environment lacks {', '.join(missing)}; see infra/OPERATING.md, or pass --home")
     store = Path(values["LAMINAR_STORE_DIR"])
     site = Path(values.get("LAMINAR_SITE_DIR") or store.parent / "site")
     return Source(
@@ -117,7 +117,7 @@ def restore_secrets(repository: Repository, id: str, home: Home, *, tell: Callab
     file = repository.secrets / f"{id}.json"
     key = home.site / "audit" / "signing_key.pem"
     if not file.is_file():
-        tell(f"no secrets in {file}: those of {home.secrets_folder} are used, or new ones made")
+        tell(f"no secrets in {file}: using those in {home.secrets_folder}, or generating new ones")
         return
     secrets_by_name: dict[str, str] = json.loads(file.read_text())
     for name, text in secrets_by_name.items():
@@ -136,7 +136,7 @@ def restore_audit_key(
         return
     secrets_by_name: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
     if "AUDIT_KEY_FILE" not in secrets_by_name:
-        tell(f"no key of the audit log in {file}: a new one will be made, and does not vouch for the anchors of before")
+        tell(f"no key of the audit log in {file}: a new one is generated, which cannot verify earlier anchors")
         return
     key.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_private(key, secrets_by_name["AUDIT_KEY_FILE"])

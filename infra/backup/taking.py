@@ -31,9 +31,9 @@ def take_backup(source: Source, repository: Repository, *, keep: int, with_secre
         id = f"{began:%Y%m%dT%H%M%S}{began.microsecond // 1000:03}Z"
         making = repository.begin(id)
         era = server.era()
-        tell("database: what was written since the last backup")
+        tell("database: write-ahead log since the last backup")
         server.catch_up(repository.wal(era))
-        tell("database: a whole copy, verified")
+        tell("database: full copy, verified")
         server.copy_base(making / "base")
         finished = datetime.now(UTC)
         files = save_files(contents_of(source), repository, _known(repository), tell)
@@ -67,11 +67,11 @@ def files_of(repository: Repository, manifest: Manifest) -> list[SavedFile]:
 def check_whole(repository: Repository, manifest: Manifest) -> None:
     """Everything that the manifest names, but for the base's own files, which pg_verifybackup reads."""
     if sha256_of(repository.point(manifest.id) / "base" / "backup_manifest") != manifest.base_sha256:
-        raise BackupError(f"the base of {manifest.id} is not the one of its manifest; take another backup")
+        raise BackupError(f"the database copy of {manifest.id} does not match its manifest; take another backup")
     for file in files_of(repository, manifest):
         content = repository.object(file.sha256)
         if not content.is_file() or sha256_of(content) != file.sha256:
-            raise BackupError(f"{content}, the content of {file.name}, is missing or not as it was written")
+            raise BackupError(f"{content}, the content of {file.name}, is missing or damaged")
 
 
 def _known(repository: Repository) -> list[SavedFile]:

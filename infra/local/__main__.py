@@ -52,21 +52,24 @@ def _run(options: argparse.Namespace, home: Home) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m infra.local", description=__doc__)
-    parser.add_argument("--home", help="where data, logs and secrets are kept (.laminar)")
+    parser = argparse.ArgumentParser(prog="python -m infra.local", description="Run Laminar on this machine.")
+    parser.add_argument("--home", help="folder for data, logs and secrets (.laminar)")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, help_text in (("up", "start everything"), ("supervise", "what `up` starts in the background")):
+    for name, help_text in (
+        ("up", "start all services"),
+        ("supervise", "run in the foreground what `up` starts in the background"),
+    ):
         command = commands.add_parser(name, help=help_text)
-        command.add_argument("services", nargs="*", help="only these")
-    for name, help_text in (("down", "stop everything"), ("status", "what runs")):
+        command.add_argument("services", nargs="*", help="only these services")
+    for name, help_text in (("down", "stop all services"), ("status", "show the state of each service")):
         commands.add_parser(name, help=help_text)
-    logs = commands.add_parser("logs", help="the newest lines of the logs")
-    logs.add_argument("services", nargs="*", help="only these")
+    logs = commands.add_parser("logs", help="show the newest log lines")
+    logs.add_argument("services", nargs="*", help="only these services")
     logs.add_argument("-f", "--follow", action="store_true", help="keep printing new lines")
-    demo = commands.add_parser("demo", help="start everything and watch a job learn")
+    demo = commands.add_parser("demo", help="start all services and train the demo model")
     demo.add_argument("--seed", type=int, default=0)
     demo.add_argument("--schedule", choices=["laminar", "sync"], default="laminar")
-    demo.add_argument("--steps", type=int, help="fewer or more steps than the template's")
+    demo.add_argument("--steps", type=int, help="number of steps (the template's)")
     return parser
 
 

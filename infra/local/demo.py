@@ -85,14 +85,14 @@ def _patiently(client: httpx.Client, method: str, path: str, **arguments: Any) -
             answer = client.request(method, path, **arguments)
         except httpx.TransportError:
             if time.monotonic() > deadline:
-                raise LocalError("the web server has not answered for two minutes; see `make status`") from None
+                raise LocalError("the web server has not responded for two minutes; see `make status`") from None
             time.sleep(POLL_S)
             continue
         if answer.status_code >= 500 and time.monotonic() < deadline:
             time.sleep(POLL_S)
             continue
         if answer.is_error:
-            raise LocalError(f"{method} {path} was answered {answer.status_code}: {answer.text[:1000]}")
+            raise LocalError(f"{method} {path} returned {answer.status_code}: {answer.text[:1000]}")
         content: Mapping[str, Any] = answer.json()
         return content
 

@@ -92,7 +92,7 @@ class Home:
     def prepare_alias(self) -> None:
         """For Ray alone. The caller removes the alias after Ray has ended."""
         if self.alias.is_symlink() or (self.alias.exists() and self.alias.stat().st_uid != os.getuid()):
-            raise LocalError(f"{self.alias} belongs to somebody else; remove it or set TMPDIR to another folder")
+            raise LocalError(f"{self.alias} belongs to another user; remove it, or set TMPDIR to another folder")
         self.alias.mkdir(mode=0o700, exist_ok=True)
         self.alias.chmod(0o700)
         if not self.project_alias.is_symlink() or self.project_alias.readlink() != PROJECT:

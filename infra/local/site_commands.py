@@ -82,7 +82,7 @@ def _wait_until_up(home: Home, child: subprocess.Popen[bytes] | None) -> None:
             _raise_broken(status["services"])
         if child is not None and child.poll() is not None and not _is_supervised(home):
             _raise_problem(read_json(home.status_file) or {})
-            raise LocalError(f"the supervisor ended at once; {home.logs / 'supervisor.log'} says why")
+            raise LocalError(f"the supervisor ended at once; see {home.logs / 'supervisor.log'}")
         if time.monotonic() - begun > UP_WITHIN_S:
             late = ", ".join(sorted(set(status["services"]) - shown)) if status else "the supervisor"
             raise LocalError(f"not up after {UP_WITHIN_S:.0f} s: {late}; see `make logs`")
@@ -111,7 +111,7 @@ def _raise_broken(services: Mapping[str, Mapping[str, Any]]) -> None:
         if service["state"] != "healthy" and service["failures"] >= MAX_QUICK_FAILURES
     ]
     if broken:
-        raise LocalError(f"ends again and again: {', '.join(broken)}; `make logs` shows why")
+        raise LocalError(f"keeps crashing: {', '.join(broken)}; see `make logs`")
 
 
 def down(home: Home) -> None:
@@ -125,20 +125,20 @@ def down(home: Home) -> None:
     left = end_belongings(home)
     home.forget_alias()
     if status is None:
-        print("nothing was running" if not left else f"the supervisor was gone; ended what it left ({left} processes)")
+        print("nothing was running" if not left else f"the supervisor had died; stopped its {left} remaining processes")
     else:
-        print("stopped; the data stay in .laminar/")
+        print("stopped; data stays in .laminar/")
 
 
 def print_status(home: Home) -> bool:
     status = supervisor_status(home)
     if status is None:
-        print("not running; `make up` starts it")
+        print("not running; start it with `make up`")
         return False
     for name, service in status["services"].items():
         print(f"{name:<10} {service['state']:<11} pid {service['pid'] or '-':<8} restarts {service['restarts']}")
     if status.get("shortage"):
-        print(f"\n  cannot write: {status['shortage']}. Free some space; it then continues by itself.")
+        print(f"\n  cannot write: {status['shortage']}. Free some space; services then continue.")
     print_addresses(home)
     return all(service["state"] == "healthy" for service in status["services"].values())
 
@@ -147,15 +147,15 @@ def print_addresses(home: Home) -> None:
     local = read_json(home.local_json)
     if local is not None:
         print(f"\n  {local['url']}\n  sign in as {local['user']} with {local['password']}")
-        print(f"  API key and the rest: {home.local_json}")
+        print(f"  API key and other settings: {home.local_json}")
 
 
 def show_logs(home: Home, services: Sequence[str], *, follow: bool) -> None:
     files = [home.logs / f"{name}.log" for name in services] or sorted(home.logs.glob("*.log"))
     missing = [file.stem for file in files if not file.exists()]
     if missing or not files:
-        known = ", ".join(sorted(file.stem for file in home.logs.glob("*.log"))) or "none yet; `make up` makes some"
-        raise LocalError(f"there is no log of {', '.join(missing) or 'anything'}; there are logs of: {known}")
+        known = ", ".join(sorted(file.stem for file in home.logs.glob("*.log"))) or "none yet; run `make up` first"
+        raise LocalError(f"no logs of {', '.join(missing) or 'any service'}; there are logs of: {known}")
     try:
         subprocess.run(["tail", "-n", "20", *(["-F"] if follow else []), "--", *map(str, files)], check=False)
     except KeyboardInterrupt:

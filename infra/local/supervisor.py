@@ -113,7 +113,7 @@ class Supervisor:
                 shortage = f"{error.strerror or error}: {error.filename or self._home.folder}"
         if shortage and shortage != self._shortage:
             freed = make_room(self._home)
-            _say(f"cannot write ({shortage}); freed {freed / 1e6:.0f} MB of old logs, and continues")
+            _say(f"cannot write ({shortage}); freed {freed / 1e6:.0f} MB of old logs and continued")
         self._shortage = shortage
 
     def _rotate_logs(self) -> None:
@@ -167,7 +167,7 @@ class Supervisor:
 
     def _move(self, name: str) -> None:
         """Take up the new ports: whatever was started with an old one starts again."""
-        _say(f"another program listens on a port of {name}; the ports are now {self._ports.numbers}")
+        _say(f"another program uses a port of {name}; the ports are now {self._ports.numbers}")
         self._site = Site(home=self._home, ports=self._ports.numbers)
         services = {service.name: service for service in self._site.services()}
         for watched in self._watched:
@@ -189,7 +189,7 @@ class Supervisor:
         watched.failures_in_a_row += 1
         watched.restarts += 1
         watched.state, watched.start_due_at = "restarting", now + delay_s
-        _say(f"{watched.service.name} ended with {code}; starts again in {delay_s} s")
+        _say(f"{watched.service.name} exited with {code}; restarting in {delay_s} s")
         end_belongings(self._home, watched.service.name, grace_s=1)
 
     def _look_at(self, watched: Watched, now: float) -> None:
@@ -202,7 +202,7 @@ class Supervisor:
             watched.healthy_at = now
         allowed_s = watched.service.starts_within_s if watched.state == "starting" else HANGS_AFTER_S
         if now - watched.healthy_at > allowed_s and watched.process is not None:
-            _say(f"{watched.service.name} gave no sign for {allowed_s:.0f} s; it is ended and started again")
+            _say(f"{watched.service.name} sent no heartbeat for {allowed_s:.0f} s; restarting it")
             watched.process.kill()
 
     def _could_be_heard(self, service: Service, now: float) -> bool:
@@ -242,7 +242,7 @@ class Supervisor:
         end_belongings(self._home)
         self._home.forget_alias()
         self._ports.close()
-        _say("everything is stopped")
+        _say("all services are stopped")
 
     def _end(self, watched: Watched) -> None:
         if watched.process is None:
@@ -263,7 +263,7 @@ def _take_lock(home: Home) -> IO[str]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise LocalError("another supervisor is at work in this folder; `make status` shows it") from None
+        raise LocalError("another supervisor is running in this folder; see `make status`") from None
     return lock
 
 

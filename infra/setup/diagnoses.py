@@ -12,14 +12,16 @@ DIAGNOSES = (
     ),
     (
         "DO NOT MATCH THE HASHES",
-        "A file is not one that the locks name: a broken download, an altering mirror, or a build of torch without "
-        "a hash there. Run the command again with PIP_NO_CACHE_DIR=1; if it fails again, do not install from there.",
+        "A downloaded file does not match the hashes of the locks: a broken download, an altering mirror, or a build "
+        "of torch that the locks lack. Run the command again with PIP_NO_CACHE_DIR=1; if it fails again, do not "
+        "install from there.",
     ),
     (
         "name resolution|Name or service not known|NewConnectionError|Network is unreachable|ConnectTimeout"
         "|Read timed out|ProxyError|Connection refused|Connection reset",
-        "No network, or no way to the package index: connect, or name a proxy (HTTPS_PROXY), a mirror (PIP_INDEX_URL) "
-        "or a folder of wheels (PIP_FIND_LINKS), and run the command again. What was downloaded is kept.",
+        "The package index cannot be reached: connect to the network, or set a proxy (HTTPS_PROXY), a mirror "
+        "(PIP_INDEX_URL) or a folder of wheels (PIP_FIND_LINKS), and run the command again. Completed downloads are "
+        "kept.",
     ),
     (
         "CERTIFICATE_VERIFY_FAILED|SSLError",
@@ -32,15 +34,18 @@ DIAGNOSES = (
     ),
     (
         r"Python\.h|error: command '.*(gcc|cc|g\+\+)|Failed building wheel",
-        "A package had to be compiled and that failed: install Python's headers and a compiler (on Debian and Ubuntu "
+        "A package could not be compiled: install Python's headers and a compiler (on Debian and Ubuntu "
         "`apt-get install build-essential python3-dev`), or use Python 3.11 to 3.13.",
     ),
     (
         r"libnuma\.so",
         "vLLM on a CPU needs libnuma: on Debian and Ubuntu `apt-get install libnuma1`, then run the command again.",
     ),
-    ("[Pp]ermission denied", "A folder cannot be written: has another user set this copy of Laminar up?"),
-    ("Killed|MemoryError", "The memory ran out: close something large (2 GB must be free) and run it again."),
+    (
+        "[Pp]ermission denied",
+        "A folder is not writable. If another user set up this copy of Laminar, run the command as that user.",
+    ),
+    ("Killed|MemoryError", "Out of memory: free 2 GB of memory and run the command again."),
 )
 
 

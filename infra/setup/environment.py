@@ -73,7 +73,7 @@ def only_one(paths: Paths) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("Another set-up of this copy is at work: waiting for it.")
+            say("Another set-up of this copy is running: waiting for it.")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -15,7 +15,7 @@ cd "$(git rev-parse --show-toplevel)" || exit 1
 python=.laminar/venv/bin/python
 [ -x "$python" ] || exit 0
 "$python" -m ruff check . && "$python" -m ruff format --check . && exit 0
-echo "Not committed. make format mends most of it." >&2
+echo "Not committed. Run make format, then commit again." >&2
 exit 1
 """
 

@@ -23,20 +23,20 @@ def check_python(version: tuple[int, ...]) -> None:
         return
     newer = next((name for name in NEWER_PYTHONS if shutil.which(name)), None)
     advice = (
-        f"run the command again with PYTHON={newer} at its end"
+        f"run the command again with PYTHON={newer}"
         if newer
         else "install Python 3.11 or newer with its venv module (on Debian 12 and Ubuntu 24.04 `apt-get install "
         "python3 python3-venv`) and run the command again, naming it if need be: PYTHON=python3.11"
     )
-    raise Refusal(f"Laminar needs Python 3.11 or newer and this is {'.'.join(map(str, version))}: {advice}.")
+    raise Refusal(f"Laminar needs Python 3.11 or newer; this is {'.'.join(map(str, version))}: {advice}.")
 
 
 def lock_of_vllm(asked: str) -> str:
     """The lock of the requested build, or by default of the build that this machine can use."""
     if asked and asked not in VLLM_LOCKS:
         raise Refusal(
-            f"VLLM must be one of {', '.join(VLLM_LOCKS)}, 0 to leave vLLM out, or nothing for the build that this "
-            f"machine can use, got {asked!r}."
+            f"VLLM must be one of {', '.join(VLLM_LOCKS)}, 0 to leave vLLM out, or empty for the build that fits "
+            f"this machine, got {asked!r}."
         )
     return VLLM_LOCKS[asked or ("cuda" if has_nvidia_driver() else "cpu")]
 

@@ -42,7 +42,7 @@ def test_a_broker_that_is_away_is_503_and_is_named(settings: Any) -> None:
     settings.CELERY_BROKER_URL = "redis://:hunter2@127.0.0.1:1/0"
     response = Client().get("/readyz")
     assert (response.status_code, response.json()["broker"]) == (503, False)
-    problems = [problem for problem in response.json()["problems"] if problem.startswith("broker: does not answer")]
+    problems = [problem for problem in response.json()["problems"] if problem.startswith("broker: does not respond")]
     assert problems and "hunter2" not in response.content.decode() and "127.0.0.1" not in response.content.decode()
 
 

@@ -30,7 +30,7 @@ def page(stack: Stack, chromium: Browser) -> Iterator[Page]:  # noqa: F811
     page.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto("/jobs/")
-    page.get_by_label("E-mail").fill(local["user"])
+    page.get_by_label("Email").fill(local["user"])
     page.get_by_label("Password").fill(local["password"])
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()

@@ -281,7 +281,7 @@ def failed_with_evidence(world: World, *, at: datetime, trace: str = "") -> Job:
     bodies.append(
         {"type": "fault_detected", "component": "environment", "message": trace or "it dies", "action": "replaced"}
     )
-    message = trace or "The environment keeps dying: division by zero in grader.py, line 41."
+    message = trace or "The environment keeps crashing: division by zero in grader.py, line 41."
     bodies.append({"type": "run_finished", "outcome": "failed", "failure_class": "user_code", "message": message})
     facts = [{"seq": seq, "at": end, "body": body} for seq, body in enumerate(bodies, start=1)]
     batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})

@@ -63,7 +63,7 @@ def test_signing_in_leads_to_the_jobs(visit: Visit) -> None:
     seed.submitted(world, name="Hello")
     visitor = visit()
     page = visitor.open("/jobs/")
-    page.get_by_label("E-mail").fill(world.owner.email)
+    page.get_by_label("Email").fill(world.owner.email)
     page.get_by_label("Password").fill(seed.PASSWORD)
     page.keyboard.press("Enter")
     expect(page.get_by_role("link", name="Hello")).to_be_visible()

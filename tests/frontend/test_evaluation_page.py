@@ -8,12 +8,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 from playwright.sync_api import expect
 
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.validation import validate_job
 from backend.pages.job.making import FORM
 from backend.telemetry.intake.ingest import ingest_facts
@@ -150,9 +150,9 @@ class TestWhoMay:
         ("name", "typed", "told"),
         [
             ("temperature", "0,5", "0,5 is ambiguous: enter 0.5 or 5"),
-            ("prompts", "many", "many is not a whole number"),
-            ("top_p", "1.5", "less than or equal to 1"),
-            ("samples", "257", "less than or equal to 256"),
+            ("prompts", "many", "Prompts must be a whole number; got many."),
+            ("top_p", "1.5", "Top p must be at most 1; got 1.5."),
+            ("samples", "257", "Samples must be at most 256; got 257."),
         ],
     )
     def test_what_cannot_be_asked_is_told_beside_its_field(

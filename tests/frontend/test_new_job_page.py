@@ -72,7 +72,7 @@ WRONG = {
         "No Equals",
         "Must be lower-case letters, digits and _, starting with a letter; got No Equals.",
     ),
-    "tags": ("a, a", "Tags must not repeat."),
+    "tags": ("a, a", "Tags must not contain duplicates."),
 }
 
 
@@ -104,7 +104,7 @@ def test_all_errors_are_at_their_fields_and_input_is_kept(world: World, owner: C
 
 def test_combination_error_is_at_the_named_field(world: World, owner: Client) -> None:
     page = text_of(send(owner, filled(world, evaluation__every="500")))
-    assert re.search(r'id="f-evaluation-every-error">.*must not exceed training.steps', page)
+    assert re.search(r'id="f-evaluation-every-error">.*must be at most training.steps', page)
 
 
 def test_a_stand_in_for_a_wrong_field_is_never_blamed(world: World, owner: Client) -> None:
@@ -132,7 +132,7 @@ def model_of_32b(world: World, tmp_path: Path, settings: Any) -> str:
 def test_too_large_model_is_refused_with_arithmetic(world: World, owner: Client, model_of_32b: str) -> None:
     typed = {"model__source": model_of_32b, "rollout__engine": "vllm", "resources__trainer_devices": "1"}
     page = send(owner, filled(world, **typed)).content.decode()
-    assert re.search(r"needs \d+\.\d GB whatever its batches are and has 80\.0 GB. It fits if you", page)
+    assert re.search(r"needs \d+\.\d GB at any batch size and has 80\.0 GB. It fits if you", page)
     assert "moments, float32" in page and not Job.objects.exists()
 
 

@@ -79,7 +79,7 @@ def test_every_answer_carries_the_policy(world: World, owner: Client) -> None:
 
 def test_wrong_turns_are_told_in_our_own_words(world: World, owner: Client, viewer: Client) -> None:
     assert "Page not found" in text_of(owner.get("/nothing/here"))
-    assert "may look at jobs" in text_of(viewer.get("/jobs/new"))
+    assert "can view jobs" in text_of(viewer.get("/jobs/new"))
 
 
 def test_an_error_of_ours_is_a_calm_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

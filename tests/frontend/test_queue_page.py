@@ -6,11 +6,11 @@ from html import unescape
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 
 from backend.accounts.models import Project, User
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
@@ -68,9 +68,9 @@ def test_who_uses_what_and_what_the_team_may_use(owner: Client, busy: dict[str, 
 
 def test_my_place_the_one_reason_and_what_would_help(owner: Client, busy: dict[str, Job]) -> None:
     page = page_of(owner)
-    assert 'In line <span class="quiet">2</span>' in page
+    assert 'Queued <span class="quiet">2</span>' in page
     assert "Pool is full.</b> The job needs 5 devices; fewer are free in pool local-cpu right now." in page
-    assert "<dt>Place in line</dt><dd><b>1</b> of 2</dd>" in page
+    assert "<dt>Queue position</dt><dd><b>1</b> of 2</dd>" in page
     assert "at the latest, if no other job goes ahead" in page
     assert "a smaller job would not start now either" in page and "a preemptible job would not start now either" in page
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from playwright.sync_api import expect
 
 from backend.accounts.models import ApiKey, Membership, User
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages.urls import urlpatterns
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from tests.frontend import seed
@@ -57,7 +57,7 @@ def test_an_invited_person_signs_up_and_joins(visit: Visit) -> None:
     world = seed.make_world()
     visitor = visit(world.owner)
     page = visitor.open("/members/")
-    page.get_by_label("E-mail").fill("new@example.org")
+    page.get_by_label("Email").fill("new@example.org")
     page.get_by_role("button", name="Invite").click()
     link = page.locator("#link").inner_text()
     guest = visit()

@@ -69,11 +69,11 @@ def test_new_secret_is_shown_once_and_old_one_signs_for_a_day(owner: Client, end
         ({"url": "http://example.org/x"}, "https"),
         ({"url": "https://127.0.0.1/x"}, "127.0.0.1"),
         *(
-            ({"url": f"https://{host}/x"}, "the machine running Laminar")
+            ({"url": f"https://{host}/x"}, "the machine that runs Laminar")
             for host in ("localhost", "LocalHost.:8443", "a.localhost", "127.1", "2130706433", "0x7f.0.0.1", "[::1]")
         ),
         ({"url": "https://10.1/x"}, "not on the public internet"),
-        ({"url": "https://ada:pw@example.org/"}, "leave the user name out"),
+        ({"url": "https://ada:pw@example.org/"}, "must not contain a user name"),
         ({"everything": ""}, "Choose at least one event"),
         ({"everything": "", "events": ["job.failed", "weather"]}, "Choose at least one event"),
         ({"description": "x" * 201}, "200 characters"),
@@ -122,7 +122,7 @@ def test_test_disable_enable_and_delete(owner: Client, endpoint: WebhookEndpoint
 
     assert "Test message sent" in press("test") and WebhookDelivery.objects.get().type == "webhook.test"
     assert "No messages are sent" in press("disable")
-    assert "enable it first" in press("test") and WebhookDelivery.objects.count() == 1
+    assert "Enable it first" in press("test") and WebhookDelivery.objects.count() == 1
     assert "Webhook enabled" in press("enable")
     assert "Choose an action" in press("dance")
     assert "deliveries deleted" in press("delete") and not WebhookEndpoint.objects.exists()

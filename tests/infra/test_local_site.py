@@ -136,7 +136,7 @@ def test_down_ends_what_a_killed_supervisor_left(keeper: Keeper) -> None:
     assert eventually(lambda: supervisor_status(keeper.home) is None)
     assert belongings(keeper.home)
     done = keeper.run("down")
-    assert "the supervisor was gone" in done.stdout
+    assert "the supervisor had died" in done.stdout
     assert belongings(keeper.home) == []
 
 
@@ -192,7 +192,7 @@ def test_up_names_a_service_that_ends_again_and_again(tmp_path: Path) -> None:
     well = {"state": "healthy", "pid": 1, "restarts": 9, "failures": 9}
     services = {"postgres": well, "web": {**well, "state": "restarting"}, "beat": {**well, "failures": 0}}
     home.status_file.write_text(json.dumps({"problem": "", "services": services}))
-    with pytest.raises(LocalError, match="ends again and again: web;"):
+    with pytest.raises(LocalError, match="keeps crashing: web;"):
         _wait_until_up(home, None)
 
 

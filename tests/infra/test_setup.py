@@ -62,7 +62,7 @@ ALL_STAGES = ["virtual environment", "torch, download", "torch", "packages", "ch
 
 
 def test_an_old_python_is_told_which_one_is_needed() -> None:
-    with pytest.raises(Refusal, match=r"needs Python 3\.11 or newer and this is 3\.9\.2: "):
+    with pytest.raises(Refusal, match=r"needs Python 3\.11 or newer; this is 3\.9\.2: "):
         check_python((3, 9, 2))
 
 
@@ -104,10 +104,10 @@ def test_a_small_disk_is_told_what_it_has_and_what_is_needed() -> None:
     ("output", "advice"),
     [
         ("OSError: [Errno 28] No space left on device", "disk is full"),
-        ("THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE", "not one that the locks name"),
-        ("NewConnectionError(...)\nERROR: No matching distribution found for rich==15.0.0", "No network"),
+        ("THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE", "does not match the hashes of the locks"),
+        ("NewConnectionError(...)\nERROR: No matching distribution found for rich==15.0.0", "cannot be reached"),
         ("ERROR: No matching distribution found for torch==2.13.0", "Python 3.11 to 3.13"),
-        ("error: command '/usr/bin/gcc' failed: No such file", "had to be compiled"),
+        ("error: command '/usr/bin/gcc' failed: No such file", "could not be compiled"),
         ("something new", "Read the log"),
     ],
 )

@@ -31,7 +31,7 @@ def test_learning_only_the_form_is_named_with_its_remedy(level: float) -> None:
     assert (found.kind, found.tone) == ("collapsing", "alarm")
     assert found.evidence == (FORM, ANSWER, "reward/mean")
     assert "“form” rose from" in found.sentence and "“answer” stays at" in found.sentence
-    assert "Pay for the form only where the answer is right too" in found.remedy
+    assert "Reward the format only if the answer is right too" in found.remedy
 
 
 def test_no_part_is_known_by_its_name() -> None:

@@ -107,7 +107,7 @@ def test_failed_install_breaks_every_later_call(
     with pytest.raises(OSError, match="no more"):
         engine.install(own_weights(base, version=1))
     monkeypatch.undo()
-    with pytest.raises(EngineBroken, match=r"cannot be used any more.*no more"):
+    with pytest.raises(EngineBroken, match=r"cannot be used anymore.*no more"):
         engine.install(own_weights(base, version=1))
     for call in (
         engine.step,

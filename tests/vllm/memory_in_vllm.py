@@ -192,7 +192,7 @@ def test_weights_and_position_tables_are_the_rest_of_memory(
     monkeypatch.setattr(base_loader, "initialize_model", recorded)
     with Allocated() as allocated:
         replica = make_replica("Qwen3-0.6B", **FEW_WORDS, num_hidden_layers=3)
-    assert_counted(replica.counted_always("weights", "tables of positions"), allocated.left_by("making"))
+    assert_counted(replica.counted_always("weights", "rotary tables"), allocated.left_by("making"))
 
 
 @pytest.mark.parametrize("name", [name for name in KNOWN_CONFIGS if "A3B" in name])

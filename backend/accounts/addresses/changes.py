@@ -34,7 +34,7 @@ _CANCEL = signing.Signer(salt="cancel an address change")
 
 
 class DeadLink(NotFound):
-    """This link was used, cancelled or has expired, or it is for another account."""
+    """This link was used or cancelled, has expired, or is for another account. Request a new one."""
 
 
 class SameAddress(Conflict):

@@ -15,7 +15,7 @@ from backend.errors import Conflict
 
 
 class AddressTaken(Conflict):
-    """Another account uses this address."""
+    """Another account uses this address. Use another one."""
 
     code = "address_taken"
 

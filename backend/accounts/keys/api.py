@@ -157,5 +157,5 @@ def _project(team: Team, project_id: str | None) -> Project | None:
     project = projects_of(team).filter(pk=project_id).first()
     if project is None:
         place = FieldError(pointer="/project", code="unknown", message="must be the id of a project of your team")
-        raise Invalid("Project not found in your team.", errors=[place])
+        raise Invalid("Project not found.", errors=[place])
     return project

@@ -34,7 +34,7 @@ class ApiKeyAuth(HttpBearer):
         if caller is None:
             take(UNKNOWN_KEYS, of=stranger())
         if caller is not None and self.scope is not None and self.scope not in caller.scopes:
-            raise Denied(f"This needs the scope {self.scope}, which the key or its owner's role does not include.")
+            raise Denied(f"The key or its owner's role lacks the scope {self.scope}. Use a key with this scope.")
         if caller is not None:
             refuse_beyond_project(caller.key, request)
         return caller

@@ -96,13 +96,18 @@ def _choose_scopes(acting: Acting, role: Role, requested: Sequence[str] | None) 
         return sorted(allowed & set(DEFAULT_SCOPES))
     unknown, excess = sorted(set(requested) - set(SCOPES)), sorted(set(requested) & set(SCOPES) - allowed)
     errors = [
-        FieldError(pointer="/scopes", code="scope", message=f"unknown scope {scope[:40]}") for scope in unknown
+        FieldError(
+            pointer="/scopes", code="scope", message=f"unknown scope {scope[:40]}; choose from {', '.join(SCOPES)}"
+        )
+        for scope in unknown
     ] + [
-        FieldError(pointer="/scopes", code="scope", message=f"{scope} exceeds your scopes or the owner's role")
+        FieldError(
+            pointer="/scopes", code="scope", message=f"{scope} is not among your scopes or those of the owner's role"
+        )
         for scope in excess
     ]
     if not requested:
-        errors = [FieldError(pointer="/scopes", code="scope", message="at least one scope is required")]
+        errors = [FieldError(pointer="/scopes", code="scope", message="must have at least one scope")]
     if errors:
         raise Invalid("This key cannot have these scopes.", errors=errors)
     return requested
@@ -113,10 +118,16 @@ def _choose_expiry(acting: Acting, requested: datetime | None, *, now: datetime)
     if requested is None:
         return end
     if requested <= now:
-        place = FieldError(pointer="/expires_at", code="past", message="must be in the future")
+        place = FieldError(
+            pointer="/expires_at", code="past", message=f"must be in the future; got {requested.isoformat()}"
+        )
         raise Invalid("The expiry is in the past.", errors=[place])
     if end is not None and requested > end:
-        place = FieldError(pointer="/expires_at", code="beyond", message=f"must be {end.isoformat()} or earlier")
+        place = FieldError(
+            pointer="/expires_at",
+            code="beyond",
+            message=f"must be at most {end.isoformat()}; got {requested.isoformat()}",
+        )
         raise Invalid("The new key must not expire later than the key that creates it.", errors=[place])
     return requested
 
@@ -125,7 +136,9 @@ def _choose_project(account: ServiceAccount | None, requested: Project | None) -
     if account is None or account.project is None:
         return requested
     if requested is not None and requested != account.project:
-        place = FieldError(pointer="/project", code="project", message=f"omit it or use {account.project_id}")
+        place = FieldError(
+            pointer="/project", code="project", message=f"must be {account.project_id} or empty; got {requested.pk}"
+        )
         raise Invalid("This service account belongs to another project.", errors=[place])
     return account.project
 

@@ -40,7 +40,9 @@ def refuse_beyond_project(key: ApiKey, request: HttpRequest) -> None:
         return
     of_a_job = _OF_A_JOB.fullmatch(path)
     if of_a_job is None:
-        raise Denied(f"This key is limited to the project {key.project_id}. To list jobs, pass it as ?project=.")
+        raise Denied(
+            f"This key is limited to jobs of the project {key.project_id}. To list them, use ?project={key.project_id}."
+        )
     if project_of_job()(of_a_job[1]) != key.project_id:
         raise NotFound
 

@@ -35,7 +35,7 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         address = _verified_address(sociallogin) or ""
         if not address:
-            self._refuse(request, "Your provider has not verified your e-mail address.")
+            self._refuse(request, "Your provider has not verified your email address.")
         domains = settings.ENVIRONMENT.oidc_domains
         if domains and address.rpartition("@")[2] not in domains:
             self._refuse(request, "Addresses of this domain cannot sign in.", address)

@@ -36,7 +36,7 @@ def make_team(operator: Operator, *, name: str, owner: str, now: datetime) -> tu
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
         errors.append(FieldError(pointer="/name", code="name", message=f"Use 1 to {LONGEST_NAME} characters."))
     if not EMAIL.fullmatch(owner) or not owner.isprintable() or len(owner) > 254:
-        message = "Use an e-mail address, such as ada@example.org."
+        message = "Use an email address such as ada@example.org."
         errors.append(FieldError(pointer="/owner", code="email", message=message))
     if errors:
         raise Invalid(errors=errors)
@@ -52,7 +52,7 @@ def make_team(operator: Operator, *, name: str, owner: str, now: datetime) -> tu
 def invite_owner(operator: Operator, team_id: str, *, owner: str, now: datetime) -> tuple[Invitation, str]:
     """Invites an owner, for a team whose owner never joined or is gone."""
     if not EMAIL.fullmatch(owner) or not owner.isprintable() or len(owner) > 254:
-        raise Invalid("Use an e-mail address, such as ada@example.org.")
+        raise Invalid("Use an email address such as ada@example.org.")
     return _invite(operator, the_team(team_id), owner, now)
 
 

@@ -29,7 +29,7 @@ MOST_OPEN = 200  # per team: bounds the mail that a stolen admin key can send
 
 
 class AlreadyMember(Conflict):
-    """This address belongs to a member of your team already."""
+    """A member of your team already has this address."""
 
     code = "already_member"
 
@@ -41,13 +41,13 @@ class TooManyInvitations(Conflict):
 
 
 class NotYours(Denied):
-    """This invitation is for another e-mail address."""
+    """This invitation is for another email address. Sign in with that one."""
 
     code = "not_yours"
 
 
 class AddressHasAccount(Conflict):
-    """This address has an account already. Sign in to join."""
+    """This address already has an account. Sign in to join."""
 
     code = "has_account"
 
@@ -120,13 +120,13 @@ def join(token: str, user: User, *, now: datetime) -> Membership:
     """Raises `NotFound` if the invitation is no longer open, `NotYours` if it is for another address."""
     opened = open_invitation(token, now=now)
     if opened is None:
-        raise NotFound("This invitation was used, revoked, or has expired.")
+        raise NotFound("This invitation was used or revoked, or has expired. Ask the sender for a new one.")
     if opened.email != user.email.lower() or not is_proved(user):
         raise NotYours
     Team.objects.select_for_update(no_key=True).get(pk=opened.team_id)
     num_taken = Invitation.objects.filter(pk=opened.pk, accepted_at=None, revoked_at=None).update(accepted_at=now)
     if num_taken != 1:
-        raise NotFound("This invitation was used, revoked, or has expired.")
+        raise NotFound("This invitation was used or revoked, or has expired. Ask the sender for a new one.")
     membership, _ = Membership.objects.get_or_create(team=opened.team, user=user, defaults={"role": opened.role})
     acting = Acting(user=user, team=opened.team, role=Role(membership.role))
     acting.record("member.joined", user.public_id, now=now, data={"invitation": opened.pk, "role": membership.role})
@@ -138,7 +138,7 @@ def sign_up(token: str, password: str, *, now: datetime) -> User:
     """Creates the user with the invited address, as a member of the inviting team."""
     invitation = open_invitation(token, now=now)
     if invitation is None:
-        raise NotFound("This invitation was used, revoked, or has expired.")
+        raise NotFound("This invitation was used or revoked, or has expired. Ask the sender for a new one.")
     if is_taken(invitation.email):
         raise AddressHasAccount
     user = User.objects.create_user(invitation.email, password, address_by_hand=not invitation.mailed)

@@ -14,7 +14,7 @@ FIRST_PROJECT = "First steps"
 
 
 class NameTaken(Conflict):
-    """This name is already in use in your team."""
+    """This name is already in use in your team. Choose another name."""
 
     code = "name_taken"
 

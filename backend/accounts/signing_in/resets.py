@@ -26,7 +26,7 @@ BY_HAND_LASTS = timedelta(hours=24)  # passed on by hand
 
 
 class DeadLink(NotFound):
-    """This link was used, was replaced by a newer one, or has expired."""
+    """This link was used, has expired, or a newer one replaced it. Request a new one."""
 
 
 def resettable(email: str) -> User | None:

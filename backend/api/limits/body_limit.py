@@ -76,7 +76,7 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
 
 async def _refuse(scope: Message, send: Send, max_bytes: int) -> None:
     request_id = f"req_{secrets.token_hex(10)}"
-    refusal = TooLarge(f"The body is larger than {max_bytes} bytes.")
+    refusal = TooLarge(f"The body is larger than {max_bytes:,} bytes. Send a smaller one.")
     body = json.dumps(problem_document(refusal, instance=scope["path"], request_id=request_id)).encode()
     headers = [
         (b"content-type", CONTENT_TYPE.encode()),

@@ -44,7 +44,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._num_bytes += len(data)
         super().data_received(data)
         if self._awaits_head and self._num_bytes > HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("The head of this request is too large.")
+            self.send_400_response("The headers of this request are too large.")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

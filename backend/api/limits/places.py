@@ -16,7 +16,7 @@ from backend.api.problems import TooManyRequests, Unavailable
 
 
 class NoPlaceForTeam(TooManyRequests):
-    """Your team has the maximum number of these open. Close one first."""
+    """Your team has reached its limit of open connections. Close one first."""
 
     code = "too_many_open"
 

@@ -66,7 +66,7 @@ def _refuse_other_length(request: HttpRequest, num_bytes: int) -> None:
     if not (announced.isascii() and announced.isdigit()):
         raise LengthRequired()
     if int(announced) != num_bytes:
-        message = f"this part has {num_bytes} bytes, not {announced}"
+        message = f"must be {num_bytes}, the size of this part; got {announced}"
         raise Invalid(errors=[FieldError(pointer="/header/Content-Length", code="part_length", message=message)])
 
 
@@ -75,10 +75,10 @@ def _read_part(request: HttpRequest, num_bytes: int, sha256: str) -> bytes:
     while len(content) < num_bytes:
         piece = request.read(min(READ_BYTES, num_bytes - len(content)))
         if not piece:
-            raise Malformed(f"The body ended after {len(content)} of {num_bytes} bytes.")
+            raise Malformed(f"The body ended after {len(content)} of {num_bytes} bytes. Send the part again.")
         digest.update(piece)
         content += piece
     if digest.hexdigest() != sha256:
-        message = f"the received bytes have {digest.hexdigest()}"
+        message = f"must be {digest.hexdigest()}, as of the bytes received; got {sha256}. Send the part again"
         raise Invalid(errors=[FieldError(pointer="/query/sha256", code="other_content", message=message)])
     return bytes(content)

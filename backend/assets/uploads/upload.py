@@ -181,7 +181,7 @@ def _refuse_unless_whole(asset: Asset, *, num_bytes: int, sha256: str) -> None:
     whole = manifest_of(asset)
     for field, given, actual in (("num_bytes", num_bytes, whole.num_bytes), ("sha256", sha256, whole.sha256)):
         if given != actual:
-            message = f"the received files have {actual}, not {given}"
+            message = f"must be {actual}, as of the files received; got {given}"
             raise Invalid(errors=[FieldError(pointer=f"/{field}", code="other_content", message=message)])
 
 

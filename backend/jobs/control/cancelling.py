@@ -40,7 +40,7 @@ def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
             _request_stop(job, actor=actor, now=now)
         else:
             raise InvalidState(
-                f"A job that has {job.state} cannot be cancelled.",
+                f"The job has ended ({job.state}) and cannot be cancelled.",
                 state=job.state,
                 allowed=[str(move) for move in moves],
             )

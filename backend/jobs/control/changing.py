@@ -18,12 +18,17 @@ def change_job(job_id: str, changes: Mapping[str, Any], *, actor: str, now: date
     has compared the version. Raises `InvalidState`."""
     job = locked_job(job_id)
     if job.is_terminal:
-        raise InvalidState(f"A job that has {job.state} can no longer be changed.", state=job.state, allowed=[])
+        raise InvalidState(
+            f"The job has ended ({job.state}) and can no longer be changed.", state=job.state, allowed=[]
+        )
     too_late = sorted(set(changes) & CHANGEABLE_WHILE_WAITING) if job.state not in WAITING_STATES else []
     if too_late:
-        errors = [FieldError(pointer=f"/{name}", code="too_late", message="only while it waits") for name in too_late]
+        errors = [
+            FieldError(pointer=f"/{name}", code="too_late", message="can be changed only while the job waits")
+            for name in too_late
+        ]
         raise InvalidState(
-            f"Cannot change {' and '.join(too_late)} of a job that is {job.state}: only while it waits.",
+            f"{' and '.join(too_late).capitalize()} can be changed only while the job waits; it is {job.state}.",
             errors=errors,
             state=job.state,
             allowed=[],

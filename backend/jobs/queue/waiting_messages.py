@@ -27,7 +27,7 @@ def waiting_message(
         case WaitingReason.NO_SANDBOX:
             return (
                 "Its environment runs code in a sandbox, which does not work on any node of pool "
-                f"{pool.name}. The job takes no devices until an administrator fixes this."
+                f"{pool.name}. The job takes no devices until an operator fixes this."
             )
         case WaitingReason.BACKOFF_UNTIL:
             when = f" at {not_before:%H:%M:%S} UTC" if not_before else " later"

@@ -27,7 +27,7 @@ def list_templates(request: HttpRequest) -> Page[TemplateOut]:
 def show_template(request: HttpRequest, name: PathId) -> TemplateOut:
     template = next((each for each in gallery() if each.name == name), None)
     if template is None:
-        raise NotFound("There is no template with this name. GET /templates lists them.")
+        raise NotFound("Template not found. GET /templates lists all templates.")
     return _represent(template)
 
 

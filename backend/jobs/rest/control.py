@@ -134,7 +134,7 @@ def kill(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
     caller = caller_of(request)
     job = the_job(caller.team, job_id)
     if caller.role not in MAY_KILL:
-        raise Denied("Only admins and owners of the team can kill jobs. Cancel it instead.")
+        raise Denied("Only admins and owners of the team can kill jobs. Cancel the job instead.")
     _, changed = kill_job(job.pk, actor=caller.actor, now=database_now())
     return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))
 

@@ -154,7 +154,7 @@ def list_jobs(
     project: Annotated[Id | None, Query()] = None,
     tag: Annotated[list[TagAsked], Query(max_length=20, description="Jobs with all of these tags.")] = [],  # noqa: B006
     q: Annotated[Text | None, Query(max_length=120, description="Part of the name, or the start of an ID.")] = None,
-    created_by: Annotated[Text | None, Query(max_length=254, description="An e-mail address.")] = None,
+    created_by: Annotated[Text | None, Query(max_length=254, description="An email address.")] = None,
     since: Annotated[Moment | None, Query(description="Submitted at or after this time, RFC 3339.")] = None,
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,

@@ -59,7 +59,7 @@ class JobOut(BaseModel):
     queued_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
-    created_by: str = Field(description="An e-mail address.")
+    created_by: str = Field(description="An email address.")
     links: JobLinks
 
 

@@ -48,7 +48,7 @@ def check_code(code: str, wanted: Sequence[str]) -> str | None:
         )
         answer = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
-        return "environment.code cannot be parsed: Python's parser failed or timed out."
+        return "environment.code cannot be parsed: Python's parser failed or timed out. Simplify the file."
     if "names" not in answer:
         place = f" in line {answer['line']}" if answer["line"] else ""
         return f"environment.code is not valid Python{place}: {answer['message']}."

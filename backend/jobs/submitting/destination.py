@@ -29,7 +29,7 @@ def destination_of(team: Team, *, project_id: str, pool_name: str | None) -> Des
     project: Project | None = rows[0][0] if rows else projects_of(team).filter(pk=project_id).first()
     if project is None or project.pk is None:
         error = FieldError(pointer="/project", code="not_found", message="your team has no project with this id")
-        raise NotFound("There is no project with this id.", errors=[error])
+        raise NotFound("Project not found.", errors=[error])
     pool = the_only_pool([row[1] for row in rows], pool_name)
     return Destination(project=project, pool=pool, quotas=[row[2] for row in rows if row[1].pk == pool.pk])
 
@@ -39,8 +39,10 @@ def the_only_pool(choices: list[ResourcePool], name: str | None) -> ResourcePool
     by_name = {pool.name: pool for pool in choices}
     matches = [pool for pool in by_name.values() if name is None or pool.name == name]
     if len(matches) != 1:
-        offered = ", ".join(by_name) or "none yet; ask an administrator for a quota"
-        error = FieldError(pointer="/pool", code="unknown_pool", message=f"name one of your team's pools: {offered}")
+        message = f"must be one of your team's pools: {', '.join(by_name)}" + (f"; got {name[:40]}" if name else "")
+        if not by_name:
+            message = "your team has no quota in any pool: ask an operator for one"
+        error = FieldError(pointer="/pool", code="unknown_pool", message=message)
         raise Invalid(errors=[error])
     return matches[0]
 

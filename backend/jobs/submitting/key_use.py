@@ -54,4 +54,4 @@ def refuse_checkpoint_beyond_project(key: ApiKey, checkpoint: str) -> None:
         return
     origin = job_of_checkpoint(key.team, checkpoint)
     if origin is None or origin.project_id != key.project_id:
-        raise NotFound("There is no checkpoint with this id.")
+        raise NotFound("Checkpoint not found.")

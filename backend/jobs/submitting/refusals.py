@@ -8,10 +8,7 @@ from engine.spec.job import JobSpec
 
 
 class SpecRefused(Invalid):
-    """The spec is well formed but not acceptable: it could never start, or uses something that the team does not own.
-
-    Pointers lead into the spec.
-    """
+    """The spec cannot be accepted: the job could never start, or it uses something that the team does not own."""
 
 
 def refuse_unknown_names(resolved: ResolvedSpec) -> None:
@@ -72,8 +69,9 @@ def refuse_start(spec: JobSpec, point: ResumePoint) -> None:
         same.append(("/trainer/backend", spec.trainer.backend, before.trainer.backend))
     for pointer, mine, its in same:
         if mine != its:
-            message = f"must be {its!r}, as in the job that wrote the checkpoint; got {mine!r}"
-            raise refused(f"{pointer[1:]} {message}.", pointer=pointer, code="other_weights", message=message)
+            message = f"must be {its}, as in the job that wrote the checkpoint; got {mine}"
+            path = pointer[1:].replace("/", ".")
+            raise refused(f"{path} {message}.", pointer=pointer, code="other_weights", message=message)
 
 
 def _is_same_model(mine: str, its: str) -> bool:

@@ -67,7 +67,7 @@ def _find_checkpoint(parent: Job, wanted: str | None) -> str:
         return point.checkpoint if point else ""
     if job_of_checkpoint(parent.team, wanted) != parent:
         error = FieldError(pointer="/from", code="not_found", message="this job has no checkpoint with this id")
-        raise NotFound("There is no checkpoint with this id.", errors=[error])
+        raise NotFound("Checkpoint not found.", errors=[error])
     return wanted
 
 

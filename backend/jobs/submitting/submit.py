@@ -116,6 +116,6 @@ def _find_start(team: Team, spec: JobSpec, start_from: str) -> ResumePoint | Non
     point = checkpoint_of_team(team, start_from)
     if point is None:
         error = FieldError(pointer="/start_from", code="not_found", message="your team has no checkpoint with this id")
-        raise NotFound("There is no checkpoint with this id.", errors=[error])
+        raise NotFound("Checkpoint not found.", errors=[error])
     refuse_start(spec, point)
     return point

@@ -32,7 +32,7 @@ from backend.operating.checks.findings import Fault, Finding, Look, Verdict
 
 BROKEN = Fault(
     name="doctor.broken",
-    cure="The check itself failed: a service that it needs may be down (see the other checks), or it is a bug.",
+    cure="The check itself failed. A service that it needs may be down (see the other checks); otherwise report a bug.",
 )
 
 
@@ -88,6 +88,6 @@ def _run_check(look: Look, environment: Environment) -> Iterator[Finding]:
     try:
         yield from look(environment)
     except (DatabaseError, InterfaceError):
-        yield BROKEN.found("the database did not answer")
+        yield BROKEN.found("the database did not respond")
     except Exception as error:  # noqa: BLE001  # a broken check must not hide the others
         yield BROKEN.found(f"{type(error).__name__}: {error}")

@@ -41,7 +41,7 @@ If this was not you, request a reset link on the sign-in page, and contact an op
 """
 _NOBODY = """Someone requested a new password for a Laminar account with this address.
 
-No account with this address has a password. Did you use another address, or your organisation's single sign-on?
+No account with this address has a password. Did you use another address, or your organization's single sign-on?
 """
 
 

@@ -147,7 +147,7 @@ def _range(request: HttpRequest, *, today: date) -> tuple[str, date, date]:
         first, last = requested_days(asked[0], asked[1], today=today)
     except Invalid as refusal:  # a ValueError as well, so it comes first
         place = {"/query/from": "The first day", "/query/to": "The last day"}
-        errors = [f"{place[error.pointer]}: {error.message}." for error in refusal.errors]
+        errors = [f"{place[error.pointer]} {error.message}." for error in refusal.errors]
         return " ".join(errors), today.replace(day=1), today
     except ValueError:
         return "Enter dates such as 2026-01-31.", today.replace(day=1), today

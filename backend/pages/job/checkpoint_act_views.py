@@ -31,7 +31,7 @@ from backend.pages.undoing import Done, UndoForm, show_outcome
 from backend.pages.views import user_of
 
 _BY_VERB = {each.verb: each for each in ACTS}
-_NOT_THEIRS = "You may look at checkpoints and download them. You do not have permission to change them."
+_NOT_THEIRS = "You can view and download checkpoints but not change them. Ask a member of the team."
 SECONDS_A_DAY: Final = 86_400
 _WANTED: Final = {
     "keep_last": "Newest to keep: a whole number, 1 to 1,000",

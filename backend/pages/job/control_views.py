@@ -71,4 +71,4 @@ def requested_tab(request: HttpRequest, job: Job) -> tuple[str, str]:
 
 
 def refusal_text(refusal: Refusal) -> str:
-    return " ".join(f"{each[:1].upper()}{each[1:].rstrip('.')}." for each in refusal.sentences)
+    return " ".join(refusal.sentences)

@@ -94,7 +94,7 @@ def _lost(job: Job, *, then: str) -> list[str]:
 def _pause_costs(job: Job) -> list[str]:
     held = f"{number(job.devices)} device{'' if job.devices == 1 else 's'}"
     if job.state == JobState.PAUSING:
-        return ["The job is making way for another job and would return to the queue. Paused, it stays paused."]
+        return ["The job is being preempted and would return to the queue. If you pause it, it stays paused."]
     if job.only_evaluates:
         return [f"The engine releases {held}. The evaluation restarts when you resume it.", *_lost(job, then="")]
     return [

@@ -138,13 +138,13 @@ def _number(text: str, *, whole: bool) -> int | float:
         raise
     except ValueError:
         kind = "a whole number" if whole else "a number"
-        raise ValueError(f"{text[:40]} is not {kind}.") from None
+        raise ValueError(f"must be {kind}; got {text[:40]}") from None
 
 
 def _form(
     request: HttpRequest, checkpoint: Checkpoint, *, typed: Mapping[str, str], errors: Sequence[FieldError] = ()
 ) -> HttpResponse:
-    at_fields = {error.pointer.removeprefix("/"): error.message for error in errors}
+    at_fields = {error.pointer.removeprefix("/"): error.sentence for error in errors}
     fields = [
         EvaluationField(
             name=name, label=label, help=text, text=typed[name], is_whole=is_whole, error=at_fields.pop(name, "")

@@ -12,11 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from backend.errors import FieldError, field_errors, plain_message
-from backend.pages.new_job.spec_fields import SHOWN, SpecField, field_at, plain_bound, put_at, spec_fields, value_at
+from backend.errors import FieldError, field_errors
+from backend.pages.new_job.spec_fields import SHOWN, SpecField, field_at, put_at, spec_fields, value_at
 from backend.pages.typed_numbers import TwoReadings
 from engine.presets.by_model import without_presets
 from engine.spec.conditional_settings import without_effect
+from engine.spec.invalid_fields import field_message
 from engine.spec.job import JobSpec
 
 _NAMES = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
@@ -159,7 +160,7 @@ class JobForm:
         for length in range(len(steps), 0, -1):  # an error inside a list or a mapping belongs to its field
             if field_at(path := ".".join(steps[:length])):
                 return path
-        named = _NAMES.match(message.lower())  # "evaluation.every must not exceed training.steps"
+        named = _NAMES.match(message.lower())  # "evaluation.every must be at most training.steps"
         return named[0] if named and field_at(named[0]) else ""
 
     def _bound(self, found: SpecField) -> BoundField:
@@ -191,37 +192,9 @@ def _describe_errors(failure: ValidationError, document: object, without: str = 
 
 
 def _describe_error(error: Mapping[str, Any]) -> str:
-    context, got = error.get("ctx") or {}, error.get("input")
-    if got in ("", None):
+    if (got := error.get("input")) in ("", None):
         return "Must not be empty."
-    bound = plain_bound(next((context[key] for key in ("ge", "gt", "le", "lt") if key in context), 0))
-    match error["type"]:
-        case "greater_than_equal":
-            rule = f"at least {bound}"
-        case "greater_than":
-            rule = f"above {bound}"
-        case "less_than_equal":
-            rule = f"at most {bound}"
-        case "less_than":
-            rule = f"below {bound}"
-        case "int_parsing" | "int_from_float" | "int_parsing_size" | "int_type":
-            rule = "a whole number"
-        case "float_parsing" | "float_type" | "finite_number":
-            rule = "a number"
-        case "literal_error":
-            rule = f"one of {context.get('expected', '')}"
-        case "string_pattern_mismatch":
-            rule = "lower-case letters, digits and _, starting with a letter"
-        case "string_too_long" | "too_long":
-            return f"At most {context.get('max_length', 0):,} {'characters' if isinstance(got, str) else 'entries'}."
-        case _:
-            return _sentence(plain_message(str(error["msg"])))
-    return f"Must be {rule}; got {_short(got)}."
-
-
-def _short(got: object) -> str:
-    text = str(got)
-    return text if len(text) <= 40 else text[:39] + "…"
+    return _sentence(field_message(error, got))
 
 
 def _sentence(message: str) -> str:

@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 from backend.pages.typed_numbers import plain_number
 from engine.presets.by_model import PRESET_NUMBERS
 from engine.spec.conditional_settings import CONDITIONAL_SETTINGS
+from engine.spec.invalid_fields import plain_bound
 from engine.spec.job import JobSpec
 
 Kind = Literal["text", "whole", "number", "choice", "flag", "words", "settings", "code"]
@@ -224,10 +225,6 @@ def _bounds(info: FieldInfo) -> dict[str, float]:
     names = ("ge", "gt", "le", "lt", "min_length", "max_length")
     bounds = {name: getattr(rule, name, None) for rule in info.metadata for name in names if hasattr(rule, name)}
     return {name: bound for name, bound in bounds.items() if bound is not None}
-
-
-def plain_bound(bound: float) -> str:
-    return f"{bound:,.0f}" if bound == int(bound) else f"{bound:g}"
 
 
 def settings_of(text: str) -> dict[str, Any]:

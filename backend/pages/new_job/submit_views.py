@@ -65,7 +65,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
     user = user_of(request)
     targets = submit_targets_of(user)
     if not targets and not _may_ever_submit(user):
-        raise PermissionDenied("Viewers may look at jobs, not submit them. Ask a team owner to change your role.")
+        raise PermissionDenied("Viewers can view jobs but not submit them. Ask a team owner to change your role.")
     if request.method == "POST" and request.content_type != "application/x-www-form-urlencoded":
         return HttpResponse("This form must be sent as application/x-www-form-urlencoded.", status=415)
     if request.method != "POST":

@@ -27,7 +27,7 @@ def change_host(request: HttpRequest, operator: Operator, pool_id: str) -> HttpR
         match text_of(request, "act"):
             case "drain":
                 drain(operator, pool, name, reason=text_of(request, "reason"), now=now)
-                message = f"{name} is draining: no new work is placed on it. Running jobs finish or make way."
+                message = f"{name} is draining: no new work is placed on it. Running jobs finish or are preempted."
                 return Done(message, undo_host(pool, name))
             case "give_back":
                 give_back(operator, pool, name, now=now)
@@ -47,6 +47,6 @@ def make_way(request: HttpRequest, operator: Operator, pool_id: str, job_id: str
         if not Reservation.objects.filter(pool=pool, job_id=job_id, released_at__isnull=True).exists():
             raise NotFound
         job: Job = requeue(job_id, actor=operator.name, now=database_now())
-        return f"{job.pk} pauses at a checkpoint and returns to its old place in line."
+        return f"{job.pk} pauses at a checkpoint and returns to its old queue position."
 
     return act_and_redirect(request, act, "operator_pool", pool_id)

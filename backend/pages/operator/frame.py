@@ -47,15 +47,11 @@ def act_and_redirect(request: HttpRequest, act: Callable[[], Done | str], page: 
             return act()
         except Refusal as refusal:
             if refusal.errors:
-                refusal.detail = " ".join(_sentence(each) for each in refusal.sentences)
+                refusal.detail = " ".join(refusal.sentences)
             raise
 
     act_and_notify(request, act_with_all_errors)
     return redirect(page, *args)
-
-
-def _sentence(message: str) -> str:
-    return message[:1].upper() + message[1:].rstrip(".") + "."
 
 
 def text_of(request: HttpRequest, name: str) -> str:

@@ -18,7 +18,7 @@ TABS: Final = (
     ("operator_pools", "Pools"),
     ("operator_teams", "Teams"),
     ("operator_people", "People"),
-    ("operator_questions", "Questions"),
+    ("operator_questions", "Quota requests"),
     ("operator_maintenance", "Maintenance"),
 )
 urlpatterns = [

@@ -35,7 +35,7 @@ class HostsChosenById(Conflict):
 
 
 class HostUnknown(Conflict):
-    """The pool's Ray was last seen without a host of this name. It is probed every 30 seconds."""
+    """The pool's Ray had no host of this name at its last check. It is checked every 30 seconds."""
 
     code = "host_unknown"
 

@@ -109,7 +109,7 @@ def _note(pool: ResourcePool, *, is_amiss: bool, now: datetime, **seen: object) 
 def words(look: RayLook) -> str:
     """The problem, for operators."""
     if look.problem:
-        return f"its Ray does not answer: {look.problem}"
+        return f"its Ray does not respond: {look.problem}"
     return f"its Ray has {look.devices} of the {look.promised} devices promised on these hosts"
 
 

@@ -97,7 +97,7 @@ def the_trajectory(job: Job, trajectory_id: str) -> Trajectory:
         row = of_job.filter(prompt_ordinal=ordinal, sample=sample).first()
         if row is not None:
             return row
-    raise NotFound("There is no trajectory with this id in this job.")
+    raise NotFound("Trajectory not found in this job.")
 
 
 def whole_of(row: Trajectory, store: ObjectStore) -> TrajectorySample:
@@ -135,6 +135,6 @@ def values_of(job: Job, name: str, step: int | None) -> tuple[int | None, Sequen
 def _read_cursor(text: str) -> tuple[int, int]:
     parts = _CURSOR.fullmatch(text)
     if parts is None:
-        error = FieldError(pointer="/query/cursor", code="cursor", message="use `next_cursor` of the previous page")
-        raise Invalid("Not a valid cursor.", errors=[error])
+        error = FieldError(pointer="/query/cursor", code="cursor", message="must be `next_cursor` of the previous page")
+        raise Invalid("The cursor is invalid.", errors=[error])
     return int(parts[1]), int(parts[2])

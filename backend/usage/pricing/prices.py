@@ -93,7 +93,7 @@ def withdraw_price(
         refuse_if_changed(if_match, tag_of_prices(pool))
         price = PoolPrice.objects.filter(pool=pool, pk=price_id).first()
         if price is None:
-            raise NotFound("There is no price with this id in this pool.")
+            raise NotFound("Price not found in this pool.")
         if price.valid_from <= now + FINAL_BEFORE:
             raise PriceBegun
         _record("price.withdrawn", price, site_currency(), actor, now)
@@ -138,12 +138,12 @@ def tag_of_prices(pool: ResourcePool) -> str:
 def _validate_price(price: Decimal, valid_from: datetime, now: datetime) -> None:
     errors = []
     if not price.is_finite() or price < 0 or price >= _MOST or price != round(price, PRICE_PLACES):
-        message = f"0 or more, below {_MOST:,f}, with at most {PRICE_PLACES} decimals; got {price}"
+        message = f"must be 0 or more, below {_MOST:,f}, with at most {PRICE_PLACES} decimals; got {price}"
         errors.append(FieldError(pointer="/per_device_second", code="price", message=message))
     if not now <= valid_from <= now + MOST_AHEAD:
         message = (
-            f"a price must begin now or later, within {MOST_AHEAD.days // 366} years; earlier use keeps its price;"
-            f" got {valid_from.isoformat()}, now is {now.isoformat()}"
+            f"must be now ({now.isoformat()}) or later, within {MOST_AHEAD.days // 366} years: earlier usage keeps its "
+            f"price; got {valid_from.isoformat()}"
         )
         errors.append(FieldError(pointer="/valid_from", code="past", message=message))
     if errors:
@@ -156,10 +156,10 @@ def _settle_currency(wanted: str | None) -> str:
     if wanted is None:
         if known:
             return known
-        message = "required with the site's first price: three letters such as EUR; cannot be changed later"
+        message = "is required with the site's first price: three letters such as EUR; cannot be changed later"
         raise Invalid(errors=[FieldError(pointer="/currency", code="missing", message=message)])
     if not re.fullmatch(CURRENCY, wanted):
-        message = f"three capital letters (ISO 4217) such as EUR; got {wanted[:40]}"
+        message = f"must be three capital letters (ISO 4217) such as EUR; got {wanted[:40]}"
         raise Invalid(errors=[FieldError(pointer="/currency", code="currency", message=message)])
     row, _ = SiteCurrency.objects.get_or_create(pk=1, defaults={"code": wanted})
     if row.code != wanted:

@@ -54,10 +54,10 @@ def learns_form_alone(run: Observed) -> Finding | None:
     )
     return alarm(
         "collapsing",
-        f"Collapsing into form: “{_name(full)}” rose from {first:.2g} to {now:.2g} and is full since step {since}, "
-        f"but “{_name(low)}” stays at {missed:.2g}. Only the form earned the higher reward.",
+        f"Collapsing into format: “{_name(full)}” rose from {first:.2g} to {now:.2g}, its maximum since step {since}, "
+        f"but “{_name(low)}” stays at {missed:.2g}. Only the format earned the higher reward.",
         evidence=(full, low, REWARD),
-        remedy="Pay for the form only where the answer is right too, or pay less for it. Easier prompts or larger "
+        remedy="Reward the format only if the answer is right too, or reward it less. Easier prompts or larger "
         "groups (algorithm.group_size) also help: the model can learn once some answers are right.",
     )
 

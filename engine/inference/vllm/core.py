@@ -36,7 +36,7 @@ END_WITHIN_S: Final = 10.0  # for workers that were shut down or killed
 
 
 class EngineBroken(RuntimeError):
-    """vLLM failed: this engine cannot be used any more."""
+    """vLLM failed and this engine cannot be used anymore."""
 
 
 class Core:

@@ -227,10 +227,12 @@ class DataBrain:
             waited = f"{len(group.missing)} samples of {group.key} made no progress for {deadline_s:.0f} s"
             if group.num_overdue + 1 < MAX_OWNERS:
                 self._assignment.begin_elsewhere(book, group)
-                effects.append(_report(FaultReported(component="data", message=waited, action="begun again elsewhere")))
+                effects.append(
+                    _report(FaultReported(component="data", message=waited, action="restarted on another replica"))
+                )
                 continue
             self._record(GroupGivenUp(key=group.key, reason=waited))
-            effects.append(_report(FaultReported(component="data", message=waited, action="the samples were given up")))
+            effects.append(_report(FaultReported(component="data", message=waited, action="the samples were dropped")))
             effects += self._judge_grader(waited, "reward")
         return effects
 
@@ -289,7 +291,7 @@ class DataBrain:
         num_undone = before - self._state.counts()["trained"]
         fault = FaultReported(
             component="trainer",
-            message=f"a new trainer began from the checkpoint of step {resumed.step}",
+            message=f"a new trainer resumed from the checkpoint of step {resumed.step}",
             action=f"{num_undone} samples that were trained after it are trained again",
         )
         return [_report(fault), self._report_ledger()]

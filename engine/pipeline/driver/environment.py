@@ -51,7 +51,7 @@ class EnvironmentWatch:
         ended = EndPart(part=self._part, incarnation=self._incarnation)  # it may be frozen, not dead
         decision = after_loss(self._lost_at, now)
         if isinstance(decision, GiveUp):
-            message = f"the {self._part} keeps dying: {reason}"
+            message = f"the {self._part} keeps crashing: {reason}"
             return [ended, EndRun(outcome="failed", failure_class="user_code", message=message)]
         self._start_due_at = now + decision.after_s
         action = f"open calls are repeated; a replacement starts in {decision.after_s:.0f} s"

@@ -52,7 +52,7 @@ from engine.policy.silence import Silence
 
 RESEND_AFTER_S: Final = 2.0
 NEVER_BEGUN: Final = -1
-HOST_IS_GONE: Final = "its host is gone"
+HOST_IS_GONE: Final = "its host was lost"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,7 +177,7 @@ class ManagerBrain:
         if watch.leaves_by is not None:
             watch.has_left = True
             self._placing.leave(part)
-            action = "it was leaving; its unfinished groups went back to data"
+            action = "it was shutting down; its unfinished groups returned to data"
         elif isinstance(decision, GiveUp):
             watch.is_given_up = True
             action = f"given up after {decision.num_losses} losses"
@@ -187,7 +187,7 @@ class ManagerBrain:
             action = f"{describe_recovery(_kind_of(part))}; a replacement starts {when}"
         effects.append(Send(to=DRIVER, message=FaultReported(component=str(part), message=reason, action=action)))
         if self._is_beyond_help():
-            message = f"every {part.kind} is dead and was given up; the last error: {reason}"
+            message = f"every {part.kind} was lost and not replaced; the last error: {reason}"
             effects.append(Send(to=DRIVER, message=RunBroken(failure_class="infrastructure", message=message)))
         return [*effects, *self._approach_size(now), *self._start_due(now)]
 
@@ -228,7 +228,7 @@ class ManagerBrain:
         if silent_s > self._patience.silence_s(has_spoken=watch.has_spoken):
             return f"no heartbeat for {silent_s:.0f} s"
         if watch.has_spoken and still_s > self._patience.standstill_s(watch.piece):
-            return f"no sign of life for {still_s:.0f} s, in: {watch.piece.what}"
+            return f"no progress for {still_s:.0f} s, in: {watch.piece.what}"
         return None
 
     def _resend(self, part: Address, watch: Watch, now: float) -> list[Effect]:

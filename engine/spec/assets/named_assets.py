@@ -14,7 +14,7 @@ from engine.spec.job import JobSpec
 
 AssetKind = Literal["data", "model"]
 BUILT_IN_MODELS: Final[Mapping[str, str]] = {
-    "demo": "A model with 0.2 million weights that does sums, with mistakes. For trying things out.",
+    "demo": "A small model with 0.2 million weights that adds numbers, with mistakes. For a first try.",
 }
 BUILT_IN_DATA: Final[Mapping[str, str]] = {
     "demo/sums": "600 sums with their results, in the format of the model demo.",

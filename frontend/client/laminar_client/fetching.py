@@ -71,7 +71,7 @@ def _fetched(checkpoint_id: str, archive: Path, on_progress: Callable[[int, int]
             continue
         if so_far == announced.num_bytes:
             return announced
-        cause = Damaged(f"Received {so_far} of {announced.num_bytes} announced bytes.")
+        cause = Damaged(f"Received {so_far} of {announced.num_bytes} announced bytes. Try again.")
     raise cause
 
 
@@ -84,7 +84,7 @@ def _stream_into(archive: Path, announced: Download, on_progress: Callable[[int,
         while chunk := (yield ReadChunk()):
             so_far += len(chunk)
             if so_far > announced.num_bytes:
-                raise Damaged(f"Received more than the {announced.num_bytes} announced bytes.")
+                raise Damaged(f"Received more than the {announced.num_bytes} announced bytes. Try again.")
             file.write(chunk)
             on_progress(so_far, announced.num_bytes)
     return so_far
@@ -124,7 +124,7 @@ def _write_checked(path: Path, content: IO[bytes], file: DownloadFile) -> None:
             size += len(piece)
             out.write(piece)
     if size != file.num_bytes or digest.hexdigest() != file.sha256:
-        raise Damaged(f"{file.name} differs from the announced size or SHA-256.")
+        raise Damaged(f"{file.name} differs from the announced size or SHA-256. Download it again.")
 
 
 def _plain_name(name: str) -> str:

@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.core.management import CommandError, call_command
 from django.test import Client
 
 from backend.accounts.models import Membership, Project, ResetLink, Team, User
 from backend.audit.models import AuditEntry
 from backend.environment import Environment
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
@@ -179,7 +179,7 @@ def test_terminal_prompts_for_missing_values(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", answer)
     bootstrap("--pool", "first")
-    assert prompts == ["Your e-mail address: ", "Team [Operators]: ", "Project [First steps]: "]
+    assert prompts == ["Your email address: ", "Team [Operators]: ", "Project [First steps]: "]
     assert (Team.objects.get().name, Project.objects.get().name) == ("Operators", "Sums")
     assert ResourcePool.objects.get().name == "first"
 

@@ -88,7 +88,7 @@ def test_other_spellings_of_this_machine_are_refused(receiver: Receiver, host: s
 
 def test_plain_http_and_sockets_are_refused(receiver: Receiver) -> None:
     network = GuardedNetwork(resolve=StubResolver(["127.0.0.1"]))
-    assert carry(receiver.url, network).error == "use https://"
+    assert carry(receiver.url, network).error == "must begin with https://"
     with pytest.raises(ForbiddenAddress):
         asyncio.run(network.connect_unix_socket("/var/run/docker.sock"))
     assert not receiver.received
@@ -118,4 +118,4 @@ def test_loopback_is_reached_only_if_environment_allows(receiver: Receiver) -> N
     network = GuardedNetwork(resolve=resolve, allow_loopback=True)
     assert carry(receiver.url, network, loopback=True).status == 200
     refused = carry("http://10.0.0.1/", network, loopback=True)
-    assert refused.error == "use https://", "and no other address than loopback"
+    assert refused.error == "must begin with https://", "and no other address than loopback"

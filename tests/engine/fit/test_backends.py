@@ -30,10 +30,10 @@ def test_where_there_is_none_nothing_is_told() -> None:
 def test_copies_on_hosts_are_weighed_where_there_are_several() -> None:
     assert host_lines(job(resources=EIGHT), LARGE) == []
     head, *lines = host_lines(job(resources={"trainer_devices": 16}), LARGE)
-    assert "trainer.shard_within, at 8 devices a host" in head
+    assert "trainer.shard_within, with 8 devices per host" in head
     assert [line.split(":")[0].strip() for line in lines] == ["all", "node"]
     few = host_lines(job(resources=EIGHT), LARGE, devices_per_host=2)
-    assert "at 2 devices a host" in few[0]
+    assert "with 2 devices per host" in few[0]
     assert host_lines(job(resources=EIGHT, trainer={"backend": "deepspeed"}), LARGE, devices_per_host=2) == []
 
 

@@ -64,7 +64,7 @@ def test_too_large_model_is_advised_to_take_more_devices() -> None:
         spec = job(rollout={"engine": engine, "max_batch": 64, "kv_tokens": 65_536})
         misfit = replica_misfit(spec, shape, 48 * GB)
         assert misfit is not None and misfit.is_certain and misfit.changes is not None
-        assert "deal each replica to 2 devices (resources.devices_per_replica 2" in misfit.advice
+        assert "split each replica over 2 devices (resources.devices_per_replica 2" in misfit.advice
         advised = with_changes(spec, misfit.changes)
         assert advised is not None and (advised.rollout.engine, advised.resources.devices_per_replica) == ("vllm", 2)
         need = replica_need(shape, ReplicaPlan.of_spec(advised, shape))

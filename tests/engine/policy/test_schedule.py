@@ -244,7 +244,7 @@ def test_job_sets_how_far_generation_runs_ahead(name: ScheduleName) -> None:
 
 
 def test_lead_beyond_the_staleness_bound_is_rejected() -> None:
-    with pytest.raises(ValueError, match=r"schedule.lead_steps must not exceed schedule.max_staleness, which is 1"):
+    with pytest.raises(ValueError, match=r"schedule.lead_steps must be at most schedule.max_staleness, which is 1"):
         JobSpec.model_validate({"name": "t", "schedule": {"lead_steps": 2, "max_staleness": 1}})
     with pytest.raises(ValidationError, match="has no effect") as refusal:
         JobSpec.model_validate({"name": "t", "schedule": {"name": "sync", "lead_steps": 2}})

@@ -179,7 +179,7 @@ def test_mini_batches_beyond_the_prompts_are_refused() -> None:
     assert refusals({"training": {"prompts_per_step": 4, "mini_batches": 4}}) == {}
     errors = refusals({"training": {"prompts_per_step": 4, "mini_batches": 5}})
     assert list(errors) == ["training.mini_batches"]
-    assert errors["training.mini_batches"].startswith("training.mini_batches must not exceed training.prompts_per_step")
+    assert errors["training.mini_batches"].startswith("training.mini_batches must be at most training.prompts_per_step")
 
 
 def test_settings_of_the_paper_are_accepted() -> None:

@@ -21,7 +21,7 @@ NEW = "rivers-find-their-way"
 
 def signs_in(visitor: Visitor, email: str, password: str) -> None:
     page = visitor.open("/accounts/login/")
-    page.get_by_label("E-mail").fill(email)
+    page.get_by_label("Email").fill(email)
     page.get_by_label("Password").fill(password)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Home")).to_be_visible()

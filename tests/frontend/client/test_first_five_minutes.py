@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from tests.frontend.client.conftest import Shell, checkpoint_of
 from tests.frontend.conftest import Server
 from tests.frontend.seed import World, ended, evaluated, trained
@@ -56,7 +56,7 @@ def test_first_five_minutes(newcomer: Shell, server: Server, world: World, key: 
     schedule_pool(world.pool.pk, now=datetime.now(UTC))
     why = laminar("explain", second).stdout
     assert "is queued" in why
-    assert "in line: number 1" in why
+    assert "queue position: 1" in why
     assert second in laminar("queue").stdout
     assert "is cancelled" in laminar("cancel", second).stdout
 

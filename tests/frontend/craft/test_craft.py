@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 from playwright.sync_api import Locator, Page, expect
 
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages.job.panels.charts import CHARTS
 from backend.webhooks.models import WebhookEndpoint
 from tests.frontend import seed
@@ -175,7 +175,7 @@ def test_what_was_done_is_undone_by_keys_alone(visit: Visit) -> None:
     page.keyboard.press("Enter")
     said = page.get_by_role("status").filter(has_text="No messages are sent until you enable it.")
     expect(said).to_have_count(1)  # a polite live region
-    page.get_by_role("link", name="Skip to the content").focus()
+    page.get_by_role("link", name="Skip to content").focus()
     page.keyboard.press("Enter")
     pressed_until(page, said.get_by_role("button", name="Undo"))
     page.keyboard.press("Enter")

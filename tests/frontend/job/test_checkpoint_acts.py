@@ -100,7 +100,7 @@ def test_a_download_leads_to_a_link_and_leaves_an_entry(
         raise Elsewhere("s3 of another site")
 
     monkeypatch.setattr("backend.checkpoints.downloading.files_of", elsewhere)
-    assert "cannot be read from this site" in words_of(owner.post(path, follow=True))
+    assert "cannot read the checkpoint" in words_of(owner.post(path, follow=True))
 
 
 def test_the_rule_says_which_are_kept_and_is_changed_on_the_page(

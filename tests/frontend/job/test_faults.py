@@ -3,12 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 from django.test import Client
 
 from backend.jobs.lifecycle import advance, locked_job, record_event
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter
 from tests.frontend import seed
@@ -58,7 +58,7 @@ def test_recovered_fault_shows_duration(world: World, owner: Client) -> None:
 def test_an_attempt_that_failed_says_how(world: World, owner: Client) -> None:
     job = seed.failed_with_evidence(world, at=datetime.now(UTC) - timedelta(hours=1))
     page = words_of(owner.get(f"/jobs/{job.pk}/faults/"))
-    assert "failed: user code" in page and "The environment keeps dying" in page and "it dies" in page
+    assert "failed: user code" in page and "The environment keeps crashing" in page and "it dies" in page
 
 
 def test_why_it_waits_is_told_on_its_own_page(world: World, owner: Client, viewer: Client) -> None:
@@ -66,7 +66,7 @@ def test_why_it_waits_is_told_on_its_own_page(world: World, owner: Client, viewe
     job = seed.submitted(world, name="Big one", rollout={"replicas": 60})
     schedule_pool(world.pool.pk, now=datetime.now(UTC))
     page = words_of(owner.get(f"/jobs/{job.pk}/"))
-    assert "Why it waits" in page and "Place in line</dt><dd><b>1</b> of 1" in page
+    assert "Why it waits" in page and "Queue position</dt><dd><b>1</b> of 1" in page
     assert "a smaller job would start <b>now</b>" in page and f"/jobs/new?from={job.pk}" in page
     assert f"/jobs/new?from={job.pk}" not in words_of(viewer.get(f"/jobs/{job.pk}/")).split("Why it waits")[1]
     assert "Why it waits" not in words_of(owner.get(f"/jobs/{running.pk}/"))

@@ -111,7 +111,7 @@ def test_audit_key_is_restored_only_where_none_exists(tmp_path: Path) -> None:
     site = tmp_path / "site"
     key = site / "audit" / "signing_key.pem"
     restore_audit_key(repository, "one", site, owner=None, tell=told.append)
-    assert not key.exists() and "a new one will be made" in told[0]
+    assert not key.exists() and "a new one is generated" in told[0]
     repository.secrets.mkdir(parents=True)
     (repository.secrets / "one.json").write_text(json.dumps({"AUDIT_KEY_FILE": "of before"}))
     restore_audit_key(repository, "one", site, owner=None, tell=told.append)

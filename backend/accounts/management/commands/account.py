@@ -63,7 +63,7 @@ class Command(BaseCommand):
 
     def _move(self, user: User, to: str) -> str:
         if not EMAIL.fullmatch(to):
-            raise CommandError(f"{to!r} is not an e-mail address such as ada@example.org")
+            raise CommandError(f"{to!r} is not an email address such as ada@example.org")
         if is_taken(to, excluding=user):
             raise CommandError(f"another account uses {to}")
         asked = request_change(user, to, now=database_now(), by_operator=True)

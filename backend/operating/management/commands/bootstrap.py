@@ -28,7 +28,7 @@ from backend.pools.clusters.addresses import RayAddress
 from backend.pools.clusters.dashboard import LauncherError
 
 _NAME: Final = TypeAdapter(Annotated[OneLine, Field(min_length=1, max_length=80)])
-_PROMPTS: Final = {"email": "Your e-mail address", "team": "Team", "project": "Project", "pool": "Pool of devices"}
+_PROMPTS: Final = {"email": "Your email address", "team": "Team", "project": "Project", "pool": "Pool of devices"}
 _MOST_DEVICES: Final = 2**31 - 1  # the column's maximum
 
 

@@ -50,7 +50,7 @@ CHARTS: tuple[Chart, ...] = (
         unit="",
         formula="mean of r over the step's trusted trajectories",
         about="The line is the training batch, the rings are held-out prompts: the mean over each prompt's answers "
-        "(avg@k, evaluation.samples). Both should rise together. A rising line with flat rings means memorisation or "
+        "(avg@k, evaluation.samples). Both should rise together. A rising line with flat rings means memorization or "
         "reward hacking. Two rings within twice their standard errors do not differ.",
         traces=(
             Trace(key=REWARD, label="training"),

@@ -178,7 +178,7 @@ def _sentence(found: Explanation) -> str:
 
 
 def _of_waiting(wait: Wait) -> list[tuple[str, str]]:
-    rows = [("in line", f"number {wait.position}")] if wait.position is not None else []
+    rows = [("queue position", f"{wait.position}")] if wait.position is not None else []
     if wait.starts_at is not None:
         rows.append(("at the latest", f"about {when(wait.starts_at)}, if no other job goes ahead"))
     if (less := wait.starts_with_fewer) is not None:

@@ -1,7 +1,7 @@
 // The connection dot: how fresh the page is. Changes of its text are announced, the running seconds are not.
 import { span } from "./format.js";
 
-const WORDS = { live: "live", "catching-up": "catching up", polling: "every 3 s", stale: "stale since", offline: "offline since", "signed-out": "signed out" };
+const WORDS = { live: "live", "catching-up": "catching up", polling: "polling every 3 s", stale: "stale since", offline: "offline since", "signed-out": "signed out" };
 const SINCE = new Set(["stale", "offline"]);
 
 export function connectionDot(element) {

@@ -24,8 +24,8 @@ export function wireCopying() {
       say("copied");
       button.classList.add("done");
     } catch {
-      label.textContent = "not copied";
-      say("not copied");
+      label.textContent = "copy failed";
+      say("copy failed");
     }
     setTimeout(() => { label.textContent = before; button.classList.remove("done"); }, 1600);
   });

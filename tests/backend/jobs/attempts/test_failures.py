@@ -29,7 +29,7 @@ def say(attempt: JobAttempt, *bodies: dict[str, Any], now: datetime) -> None:
 FAULT = {"type": "fault_detected", "component": "environment", "message": "it dies", "action": "replaced"}
 FAILED = {
     "type": "run_finished", "outcome": "failed", "failure_class": "user_code",
-    "message": "The environment keeps dying.\nTraceback: …",
+    "message": "The environment keeps crashing.\nTraceback: …",
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_failed_job_is_explained_by_its_evidence(
         gather_evidence(job.pk, FakeRay())
     job.refresh_from_db()
     explanation = explain_failure(job)
-    assert (explanation.failure_class, explanation.cause) == ("user_code", "The environment keeps dying.")
+    assert (explanation.failure_class, explanation.cause) == ("user_code", "The environment keeps crashing.")
     assert explanation.advice == ADVICE["user_code"] and (explanation.tries, explanation.tried) == (1, 1)
     assert (explanation.resume_step, explanation.attempt) == (4, 1)
     seen = explanation.evidence
@@ -161,7 +161,7 @@ def test_attempt_of_another_class_does_not_explain_job(job: Job, attempt: JobAtt
 def test_attempt_shows_its_evidence(api: Api, job: Job, attempt: JobAttempt, now: datetime) -> None:
     say(attempt, FAILED, now=now)
     [row] = api.get(f"/jobs/{job.pk}/attempts").json()["data"]
-    assert row["failure_class"] == "user_code" and "keeps dying" in row["evidence"]["exit_reason"]
+    assert row["failure_class"] == "user_code" and "keeps crashing" in row["evidence"]["exit_reason"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.accounts.models import Project, User
@@ -12,6 +11,7 @@ from backend.audit.models import AuditEntry
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool
 from backend.telemetry.intake.ingest import ingest_facts
@@ -102,9 +102,7 @@ class TestStartFrom:
             api_of(charlie).post("/jobs", {"project": other_project.pk, "spec": spec, "start_from": one}).json()
             for one in (checkpoint.pk, "ckpt_" + "0" * 20)
         ]
-        assert [(answer["status"], answer["detail"]) for answer in answers] == [
-            (404, "There is no checkpoint with this id.")
-        ] * 2
+        assert [(answer["status"], answer["detail"]) for answer in answers] == [(404, "Checkpoint not found.")] * 2
 
 
 class TestChange:

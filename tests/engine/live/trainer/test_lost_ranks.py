@@ -159,7 +159,7 @@ class Witness(MemorySink):
         elif "RankFailed" in message:
             self._newest = max(map(step_of, whole_ones(self._checkpoints)))
             self._note_waiting()
-        elif message.startswith("a new trainer began"):
+        elif message.startswith("a new trainer resumed"):
             begun = int(message.split()[-1])
             verify_checkpoint(self._checkpoints / f"step-{begun:06d}")
             self.went_back.append((self._newest, begun))

@@ -79,11 +79,11 @@ def test_overdue_sample_is_begun_elsewhere_then_given_up() -> None:
     data = DataWithDisk(replace(PLAN, sample_deadline_s=80.0)).past_the_evaluation()
     (stuck,) = granted(data.sync(0, wants=2))
     data.sync(1, wants=0)
-    assert of(data.wait(100.0), FaultReported)[0].action == "begun again elsewhere"
+    assert of(data.wait(100.0), FaultReported)[0].action == "restarted on another replica"
     assert stuck.key not in [task.key for task in granted(data.sync(0, wants=8, groups=holding([stuck])))]
     assert stuck.key in [task.key for task in granted(data.sync(1, wants=8))]
     effects = data.wait(100.0)
-    assert "the samples were given up" in [fault.action for fault in of(effects, FaultReported)]
+    assert "the samples were dropped" in [fault.action for fault in of(effects, FaultReported)]
     assert data.counts["failed"] == 2
 
 
@@ -93,7 +93,9 @@ def test_time_that_data_slept_through_ends_no_sample() -> None:
     for _ in range(10):
         data.now += 450.0
         assert of(data.wait(4.0), FaultReported) == []
-    assert of(data.wait(100.0), FaultReported)[0].action == "begun again elsewhere", "its own time counts as before"
+    assert of(data.wait(100.0), FaultReported)[0].action == "restarted on another replica", (
+        "its own time counts as before"
+    )
 
 
 # ── partial responses ─────────────────────────────────────────────────────────────────────────────────────────────────

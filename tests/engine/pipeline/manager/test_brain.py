@@ -88,7 +88,7 @@ def test_a_dead_replica_is_ended_given_back_and_replaced_at_once() -> None:
     assert of(effects, EndPart) == [EndPart(part=FIRST, incarnation=0)]
     assert of(effects, ReplicaGone) == [ReplicaGone(replica=0, incarnation=0)]
     assert of(effects, StartPart) == [StartPart(part=FIRST, incarnation=1)]
-    assert "went back" in of(effects, FaultReported)[0].action
+    assert "returned to data" in of(effects, FaultReported)[0].action
 
 
 def test_lost_part_is_replaced_and_data_learns_of_replicas_only() -> None:
@@ -128,7 +128,7 @@ def test_part_with_heartbeats_but_a_stuck_loop_counts_as_dead() -> None:
     assert until(brain, 20.0, since=0.0, beats=[turning]) == []
     effects = until(brain, 22.0, since=20.0, beats=[turning])
     assert of(effects, EndPart) == [EndPart(part=FIRST, incarnation=0)]
-    assert "no sign of life for 21 s, in: loop" in of(effects, FaultReported)[0].message
+    assert "no progress for 21 s, in: loop" in of(effects, FaultReported)[0].message
 
 
 def test_load_of_forty_minutes_that_progresses_is_left_alone() -> None:
@@ -146,7 +146,7 @@ def test_hang_during_a_load_is_found_within_two_minutes() -> None:
     assert until(brain, 1_220.0, since=1_200.0, beats=[loading]) == []
     effects = until(brain, 1_222.0, since=1_220.0, beats=[loading])
     assert of(effects, EndPart) == [EndPart(part=FIRST, incarnation=0)]
-    assert "no sign of life for 121 s, in: load" in of(effects, FaultReported)[0].message
+    assert "no progress for 121 s, in: load" in of(effects, FaultReported)[0].message
 
 
 def test_part_starved_in_the_middle_of_a_load_is_not_hung() -> None:
@@ -198,7 +198,7 @@ def test_run_fails_when_a_kind_of_part_is_given_up() -> None:
     for part, others in ((FIRST, {}), (DATA, {FIRST: 0}), (TRAINER, {FIRST: 0})):
         done = after_six_losses(ManagerBrain(incarnations={part: 0, **others}, now=0.0), part)
         broken = of(done, RunBroken)[0]
-        assert broken.failure_class == "infrastructure" and "is dead and was given up" in broken.message
+        assert broken.failure_class == "infrastructure" and "was lost and not replaced" in broken.message
 
 
 # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
