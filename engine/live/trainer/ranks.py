@@ -83,8 +83,7 @@ class RankGroup:
         from engine.training.ranks.world import COLLECTIVE_TIMEOUT_S, World  # imports torch, which few actors need
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
-        with_groups: Any = ray.remote(concurrency_groups={WRITING: 1})  # type: ignore[call-overload]
-        remote = with_groups(TrainerRankActor)
+        remote: Any = ray.remote(concurrency_groups={WRITING: 1})(TrainerRankActor)  # type: ignore[call-overload]
         self._others: list[Any] = [remote.options(**{**each, "max_restarts": 0}).remote() for each in options]
         self._trainer: Trainer | None = None
         self._kills = KernelKills()
