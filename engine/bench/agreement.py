@@ -30,12 +30,13 @@ from engine.models.attention import PackedAttention
 from engine.models.loading import DEMO_FOLDER, load_decoder
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
+from engine.training.factory import build_trainer
 from engine.training.port import StepResult, TrainingTrajectory
 from engine.training.replay.deterministic import deterministic_kernels, fix_workspace
 from engine.training.settings import TrainerSettings
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.scoring import ComputeDtype
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.trainer import Trainer
 from engine.weights.snapshot import map_weights
 
 VOCABULARY: Final = range(4, 130)
@@ -116,7 +117,7 @@ def _stepped(
     return result, map_weights(trainer.snapshot(WeightsId(0, 1)))
 
 
-def _trainer(device: str, dtype: ComputeDtype) -> TorchTrainer:
+def _trainer(device: str, dtype: ComputeDtype) -> Trainer:
     settings = TrainerSettings(
         algorithm=AlgorithmSpec(),
         optimizer=OptimizerSpec(learning_rate=LEARNING_RATE, warmup_steps=0, eps=EPSILON),
@@ -126,7 +127,7 @@ def _trainer(device: str, dtype: ComputeDtype) -> TorchTrainer:
         max_new_tokens=MAX_NEW_TOKENS,
         seed=0,
     )
-    return TorchTrainer(DEMO_FOLDER, settings, device=device)
+    return build_trainer(DEMO_FOLDER, settings, device=device)
 
 
 def _answers() -> list[TrainingTrajectory]:

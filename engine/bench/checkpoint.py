@@ -147,7 +147,12 @@ def _save(model: Path, folder: Path, arguments: argparse.Namespace, world: Any) 
     trainer = _trainer(model, world)
     if arguments.mapped:
         trainer._saver._staging = Staging(torch.device("cpu"), spare=_none)
-    live = [share.values for part in trainer._parts for kind in part.shares().kinds.values() for share in kind.values()]
+    live = [
+        share.values
+        for part in trainer._sharding.parts
+        for kind in part.written().kinds.values()
+        for share in kind.values()
+    ]
     for values in live:
         values.normal_()
     before = _own_bytes()
@@ -189,7 +194,7 @@ def _together(world: Any, act: Callable[[], object]) -> float:
 
 def _trainer(model: Path, world: Any) -> Any:
     from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
-    from engine.training.fsdp.trainer import FsdpTrainer
+    from engine.training.factory import build_trainer
     from engine.training.settings import TrainerSettings
 
     settings = TrainerSettings(
@@ -201,7 +206,7 @@ def _trainer(model: Path, world: Any) -> Any:
         max_new_tokens=1,
         seed=0,
     )
-    return FsdpTrainer(model, settings, device="cpu", world=world)
+    return build_trainer(model, settings, device="cpu", world=world)
 
 
 def _plain_write(files: Sequence[Path], into: Path) -> None:

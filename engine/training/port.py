@@ -1,4 +1,4 @@
-"""Interfaces of trainers and weight holders: complete groups in, one step and its metrics out.
+"""Interfaces of trainers and of weight holders for a job's body: complete groups in, one step and its metrics out.
 
 Invariants:
 - a step makes the number of optimizer updates in the settings, each of them atomic: a non-finite loss or gradient
@@ -19,8 +19,7 @@ from engine.policy.lineage import WeightsId
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.batch import TrainingTrajectory as TrainingTrajectory
 from engine.training.batch import Trajectories
-from engine.weights.port import LowRank, Probe, TensorEntry, WeightVersion
-from engine.weights.spans import Spans
+from engine.weights.port import WeightVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,31 +62,3 @@ class Steps(Loadable, Protocol):
     def prepare_save(self, folder: Path) -> Write:
         """Copies a checkpoint's content; the returned call writes the copy (weights in the Hugging Face layout,
         optimizer and random streams as safetensors and JSON) and may run on another thread during training."""
-
-
-class Trainer(WeightHolder, Steps, Protocol):
-    """A trainer in one process."""
-
-    def probe(self) -> Probe:
-        """A probe of the current weights, for the version published from them. Every rank makes this call."""
-
-
-class SharedTrainer(Trainer, Protocol):
-    """One rank of several. Its `snapshot` has this rank's values, and zeros for the others'."""
-
-    @property
-    def published(self) -> "Share": ...
-
-
-class Share(Protocol):
-    """The share of a version that one of several ranks writes."""
-
-    entries: tuple[TensorEntry, ...]
-    """The whole version's entries."""
-    low_rank: LowRank | None
-    """Set if the version is an adapter."""
-    share: Spans
-
-    def write(self, memory: memoryview, spans: Spans) -> tuple[int, ...]:
-        """Writes this rank's current bytes into memory that covers `spans`, and returns what its values add to the sum
-        of each tensor (engine/weights/sums.py). Every rank makes this call."""

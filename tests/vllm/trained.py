@@ -8,7 +8,7 @@ import torch
 
 from engine.policy.lineage import WeightsId
 from engine.spec.job import OptimizerSpec, TrainerSpec
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.factory import build_trainer
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 from tests.engine.inference.rollout_engine_builders import make_model
@@ -39,7 +39,7 @@ def trained(folder: Path) -> Trained:
             parameter.mul_(SCALE)
     model.to(torch.bfloat16).save_pretrained(folder)
     optimizer = OptimizerSpec(learning_rate=1e-6, warmup_steps=0)
-    trainer = TorchTrainer(
+    trainer = build_trainer(
         folder, settings(trainer=TrainerSpec(compute_dtype="bfloat16"), optimizer=optimizer), device="cpu"
     )
     versions: list[WeightVersion] = []

@@ -20,9 +20,9 @@ from engine.live.rollout.wording import Wording
 from engine.models.loading import resolve_model
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
+from engine.training.factory import build_trainer
 from engine.training.port import TrainingTrajectory
 from engine.training.settings import TrainerSettings
-from engine.training.torch_trainer import TorchTrainer
 from engine.weights.port import WeightVersion
 
 DEVICE: Final = "cpu"
@@ -51,7 +51,7 @@ class Learner:
             spec.environment, seed=spec.training.seed, data_folder=Path.cwd()
         )
         self._wording = Wording.of_model(folder, spec.model)
-        self._trainer = TorchTrainer(folder, TrainerSettings.of(spec), device=DEVICE)
+        self._trainer = build_trainer(folder, TrainerSettings.of(spec), device=DEVICE)
         self._engine = TorchRolloutEngine(folder, max_batch=spec.rollout.max_batch, device=DEVICE)
         self._versions: deque[WeightVersion] = deque(maxlen=MOST_VERSIONS)
         self._ages: list[int] = []

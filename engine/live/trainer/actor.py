@@ -1,5 +1,5 @@
-"""The trainer's actor: builds the backend of the spec: torch on one device or several, DeepSpeed, or a holder that only
-hands out weights for an evaluation."""
+"""The trainer's actor: builds the trainer of the spec, alone or with other ranks, or a holder that only hands out
+weights for an evaluation."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -158,15 +158,13 @@ class TrainerActor(BodyActor):
     def _make_trainer(self, folder: Path, device: str, handover: "Handover") -> tuple[Steps, Load, "Publishing"]:
         from engine.live.trainer.publishing import PublishingAlone, PublishingTogether
 
+        make = self._maker(folder)
         if self._spec.trainer.backend == "torch" and not self._ranks:
-            from engine.training.torch_trainer import TorchTrainer
-
-            alone = TorchTrainer(folder, TrainerSettings.of(self._spec), device=device)
+            alone = make(device=device)
             return alone, partial(load_alone, alone), PublishingAlone(alone, handover, probe=alone.probe)
         from engine.live.trainer.ranks import RankGroup
 
         recorded = None if self._recorded_step is None else self._recorded_step[1]
-        make = self._maker(folder)
         group = RankGroup(
             make,
             device=device,
@@ -178,12 +176,7 @@ class TrainerActor(BodyActor):
         return group, group.load, PublishingTogether(group, handover, self._links)
 
     def _maker(self, folder: Path) -> "MakeTrainer":
-        """Returns the factory of each rank's trainer."""
-        settings = TrainerSettings.of(self._spec)
-        if self._spec.trainer.backend == "torch":
-            from engine.training.fsdp.trainer import FsdpTrainer
+        """Returns the factory of the trainer, or of each rank's."""
+        from engine.training.factory import build_trainer
 
-            return partial(FsdpTrainer, folder, settings)
-        from engine.training.zero.trainer import DeepSpeedTrainer
-
-        return partial(DeepSpeedTrainer, folder, settings)
+        return partial(build_trainer, folder, TrainerSettings.of(self._spec))

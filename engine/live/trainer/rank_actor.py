@@ -7,10 +7,10 @@ Invariants:
 - a checkpoint is written on a thread of its own, to the rank's own folder.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 
@@ -20,19 +20,16 @@ from engine.live.process.kernel_kills import HostKills, KillReporter
 from engine.live.trainer.shares import RankShare
 from engine.process.progress import LoopProgress, report_progress
 from engine.training.checkpoint.folder import CheckpointUnverified
-from engine.training.port import SharedTrainer, Write
+from engine.training.port import Write
+
+if TYPE_CHECKING:  # it imports torch
+    from engine.training.trainer import Trainer
 
 Answer = TypeVar("Answer")
 
 
-class ClosableTrainer(SharedTrainer, Protocol):
-    def close(self) -> None: ...
-
-    def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]: ...
-
-
-MakeTrainer = Callable[..., ClosableTrainer]
-"""Called with `device` and `world`, e.g. `partial(FsdpTrainer, folder, settings)`."""
+MakeTrainer = Callable[..., "Trainer"]
+"""Called with `device` and `world`, e.g. `partial(build_trainer, folder, settings)`."""
 
 
 class TrainerRankActor:
@@ -40,7 +37,7 @@ class TrainerRankActor:
         self._device = claim_device()
         import engine.training.ranks.world  # noqa: F401 - imports torch before any rank waits for this one
 
-        self._trainer: ClosableTrainer | None = None
+        self._trainer: Trainer | None = None
         self._progress: LoopProgress | None = None
         self._act: Write | None = None
         self._folders = HostFolders(None)

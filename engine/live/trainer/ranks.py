@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
@@ -30,7 +30,7 @@ from engine.live.process.deadline import LOOK_UP_EVERY_S, AwakeDeadline
 from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import describe_error, says_out_of_memory
 from engine.live.trainer.failed_ranks import end_failed
-from engine.live.trainer.rank_actor import ClosableTrainer, MakeTrainer, TrainerRankActor, fetched_on
+from engine.live.trainer.rank_actor import MakeTrainer, TrainerRankActor, fetched_on
 from engine.live.trainer.rank_progress import RankProgress
 from engine.live.trainer.shares import RankShare
 from engine.process.progress import progress_reporter, report_progress
@@ -39,6 +39,9 @@ from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import StepResult, Write
 from engine.weights.port import LowRank, Probe, TensorEntry
+
+if TYPE_CHECKING:  # it imports torch
+    from engine.training.trainer import Trainer
 
 # Ray starts a process, which imports torch; on a busy machine that alone is half a minute.
 STARTED_WITHIN_S: Final = 300.0
@@ -80,10 +83,9 @@ class RankGroup:
         from engine.training.ranks.world import COLLECTIVE_TIMEOUT_S, World  # imports torch, which few actors need
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
-        with_groups: Any = ray.remote(concurrency_groups={WRITING: 1})  # type: ignore[call-overload]
-        remote = with_groups(TrainerRankActor)
+        remote: Any = ray.remote(concurrency_groups={WRITING: 1})(TrainerRankActor)  # type: ignore[call-overload]
         self._others: list[Any] = [remote.options(**{**each, "max_restarts": 0}).remote() for each in options]
-        self._trainer: ClosableTrainer | None = None
+        self._trainer: Trainer | None = None
         self._kills = KernelKills()
         self._watcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ranks")
         num_ranks = 1 + len(self._others)
@@ -233,7 +235,7 @@ class RankGroup:
             self._trainer = None
 
     @property
-    def _own(self) -> ClosableTrainer:
+    def _own(self) -> "Trainer":
         assert self._trainer is not None, "the group is closed"
         return self._trainer
 

@@ -15,6 +15,7 @@ Invariants:
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.live.process.links import Links
 from engine.live.weights.handover import Handover
@@ -22,8 +23,10 @@ from engine.live.weights.offered_bytes import OfferedPart
 from engine.live.weights.segments import SharedBytes, map_to_write, own_memory, release_pages
 from engine.policy.lineage import WeightsId
 from engine.process.progress import working
-from engine.training.port import SharedTrainer
 from engine.weights.spans import Spans
+
+if TYPE_CHECKING:  # it imports torch
+    from engine.training.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,7 @@ class RankPlace:
 class RankShare:
     """A rank's side of the handover, in the rank's process."""
 
-    def __init__(self, trainer: SharedTrainer) -> None:
+    def __init__(self, trainer: "Trainer") -> None:
         self._published = trainer.published
         self._handover: Handover | None = None
         self._room: tuple[SharedBytes, Future[memoryview]] | None = None

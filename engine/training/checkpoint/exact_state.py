@@ -5,7 +5,7 @@ not depend on how the decoder fuses its matrices, nor on the trainer. Moments ar
 optimizer keeps them (8-bit ones as bfloat16), and restored to the job's dtype.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -21,24 +21,19 @@ def random_streams(device: torch.device) -> dict[str, Tensor]:
     return streams
 
 
-def restore_random_streams(streams: Mapping[str, Tensor], device: torch.device) -> None:
-    """A checkpoint from another device type has no stream for this device, which then keeps its own."""
-    torch.set_rng_state(streams["random/cpu"].cpu())
-    if device.type == "cuda" and "random/cuda" in streams:
-        torch.cuda.set_rng_state(streams["random/cuda"].cpu(), device)
-
-
-def take_over_random_streams(
+def restore_random_streams(
     stored: Mapping[str, Tensor], device: torch.device, send: Callable[[Tensor], Tensor]
 ) -> None:
-    """Sends rank 0's stored streams to every rank; for a stream that is not stored, rank 0's current one."""
-    own = random_streams(device)
-    restore_random_streams({name: send(stored.get(name, stream).to(device)) for name, stream in own.items()}, device)
+    """Sends rank 0's stored streams to every rank. A checkpoint from another device type has no stream for this device:
+    every rank then takes rank 0's current one."""
+    streams = {name: send(stored.get(name, own).to(device)).cpu() for name, own in random_streams(device).items()}
+    torch.set_rng_state(streams["random/cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(streams["random/cuda"], device)
 
 
-def restore_shares(parts: Sequence[PartShares], stored: StoredState) -> None:
-    """Fills the trained parts' shares from a checkpoint."""
-    for each in parts:
-        for kind in KINDS:
-            for share in each.kinds[kind].values():
-                stored.fill(share, under=each.part.stored_under(kind))
+def restore_shares(part: PartShares, stored: StoredState) -> None:
+    """Fills a trained part's shares from a checkpoint."""
+    for kind in KINDS:
+        for share in part.kinds[kind].values():
+            stored.fill(share, under=part.part.stored_under(kind))

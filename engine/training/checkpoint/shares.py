@@ -88,14 +88,13 @@ class Share:
         return Share(self.place, self.span[own.start : own.stop], self.values[own.start : own.stop])
 
 
-def files_with(parts: Iterable["PartShares"], stored: Mapping[str, Iterable[str]]) -> list[str]:
+def files_with(part: "PartShares", stored: Mapping[str, Iterable[str]]) -> list[str]:
     """The files that hold values of these shares, given each file's tensor names."""
     wanted: defaultdict[str, list[range]] = defaultdict(list)
-    for each in parts:
-        for kind, shares in each.kinds.items():
-            for share in shares.values():
-                for piece in share.pieces:
-                    wanted[each.part.stored_under(kind) + piece.name].append(piece.span)
+    for kind, shares in part.kinds.items():
+        for share in shares.values():
+            for piece in share.pieces:
+                wanted[part.part.stored_under(kind) + piece.name].append(piece.span)
 
     def is_wanted(stored_name: str) -> bool:
         name, span, _ = read_name(stored_name)

@@ -1,202 +1,120 @@
-"""Parameters that torch's `fully_shard` (FSDP2) shards among the ranks: makes, fills and steps them, reads them whole.
-
-    each rank    its rows of every matrix: float32 weights, gradients and two moments
-    a layer      gathered for its forward pass, freed, gathered again for its backward pass, after which its gradients
-                 are summed over the ranks and each keeps its rows of the sum
-    the root     embedding, last norm and head: like a layer, gathered for the whole pass
-
-Ranks shard the weights among all of them, or among those of a host (copies.py). In the latter case gradients are summed
-over hosts once an update. Over the ranks of a copy they are summed after each micro-batch, or once an update where each
-rank has the memory for all of them (gradient_sums.py).
-
-With `compute_dtype` bfloat16, weights are gathered in bfloat16, which halves the traffic; sums over ranks, and all that
-a rank keeps, are float32. A mixture's router is gathered in float32: rounded weights choose other experts.
+"""The sharding by torch's FSDP2: each rank reads, updates and writes its rows.
 
 Invariants:
-- a rank never holds more whole weights than the root and two layers, one of which is gathered while the other computes;
-  and one matrix while weights are read or filled;
-- gradients of ranks and of micro-batches add up, as losses do, in float32;
-- each value of the trained state is written by one rank: a shard's values are divided among the ranks that have it;
-- a step that raises may leave sums of some ranks behind: its trainer is not used again;
-- a method marked collective is called by all ranks, in the same order.
+- models are laid out without memory, so a rank never holds more than its rows of a model that is read;
+- losses and gradient norms, which decide whether an update happens, have the same bits on each rank.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from engine.models.families.trained_model import ModelConfig, TrainedModel, empty_model
-from engine.models.mixture import Router
+from engine.models.families.trained_model import TrainedModel, read_model_config
+from engine.models.loading import weight_files
 from engine.spec.job import OptimizerSpec
-from engine.training.checkpoint.shares import PartShares, Share
 from engine.training.checkpoint.stored_state import StoredState
 from engine.training.fsdp.copies import Copies
-from engine.training.optimizer.fused_adamw import FusedAdamW
-from engine.training.parts.layout import Place, own_part, places_of, rows_of
-from engine.training.parts.trained import MOMENTS, TrainedPart
+from engine.training.fsdp.division import Division
+from engine.training.fsdp.gradient_sums import sums_once
+from engine.training.optimized_part import OptimizedPart, update_together
+from engine.training.parts.layout import Place, decoder_places
+from engine.training.parts.trained import TrainedPart
+from engine.training.ranks.sequence_parallel import Sharers, refuse_heads
 from engine.training.ranks.world import World
+from engine.training.settings import TrainerSettings
+from engine.training.step.micro_batch import Share, whole_batch
+from engine.training.step.ranks import Ranks
+from engine.training.step.scoring import dtype_of_products
 
 
-class Sharding:
-    """How FSDP shards, and among which ranks."""
+class FsdpPart(OptimizedPart):
+    def __init__(self, part: TrainedPart, module: nn.Module, spec: OptimizerSpec, division: Division) -> None:
+        super().__init__(part, module, spec, division)
+        self._division = division
 
-    def __init__(
-        self, world: World, device: torch.device, gathered_in: torch.dtype, copies: Copies, *, sums_once: bool = False
-    ) -> None:
-        """`world`: must have been entered. `sums_once`: gradients are summed once an update, also within a copy.
-        Collective."""
-        self.world, self.device, self.copies = world, device, copies
-        self._mesh = copies.make_mesh(world, device)
-        self._roots: list[FSDPModule] = []
-        self._sums_once, self._sums_now = sums_once, True
-        self._precision = MixedPrecisionPolicy(
-            param_dtype=gathered_in,
-            reduce_dtype=torch.float32,
-            cast_forward_inputs=False,  # a micro-batch's log-probs are inputs too
-        )
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        self._division.begin_backward(is_last=is_last)
+        super().backward(loss, is_last=is_last)
 
-    # Modules -----------------------------------------------------------------------------------------------------
 
-    def empty_model(self, config: ModelConfig, dtype: torch.dtype = torch.float32) -> TrainedModel:
-        """A model whose weights have no memory until `divide`; the rotary tables are filled. `dtype`: of the rows that
-        a rank keeps, not of the computation."""
-        return empty_model(config, dtype, device=self.device)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unfilled:
+    """Where the weights of a model without memory are."""
 
-    def divide(self, module: nn.Module, model: TrainedModel) -> None:
-        """Replaces parameters by this rank's rows, in memory without values. `module`: its forward pass includes the
-        model's and all other reads of its weights."""
-        exact = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
-        for router in (each for each in model.modules() if isinstance(each, Router)):
-            self._divide(router, exact)
-        for each in model.layers:
-            self._divide(each, self._precision)
-        self._roots.append(self._divide(module, self._precision))
-        module._apply(self._allocate)  # type: ignore[no-untyped-call]
+    folder: Path
+    places: Mapping[str, Place]
 
-    def begin_backward(self, *, is_last: bool) -> None:
-        """`is_last`: of the update. Its last backward passes make the sums that wait, over all of its micro-batches."""
-        if is_last != self._sums_now:
-            for root in self._roots:
-                if self._sums_once:
-                    root.set_requires_gradient_sync(is_last)
-                elif self.copies.num_copies > 1:
-                    root.set_requires_all_reduce(is_last)
-        self._sums_now = is_last
 
-    def _divide(self, module: nn.Module, precision: MixedPrecisionPolicy) -> FSDPModule:
-        # Also for the root, which would stay whole after a pass without gradients, beyond the next update.
-        shard = fully_shard(module, mesh=self._mesh, mp_policy=precision, reshard_after_forward=True)
-        shard.set_gradient_divide_factor(1.0)
-        shard.set_force_sum_reduction_for_comms(True)  # a plain sum, without rounding by a division
-        return shard
+class FsdpSharding:
+    keeps_stored_dtype = True  # a gather casts a teacher's rows to the same bits as it would from float32
 
-    def _allocate(self, tensor: Tensor) -> Tensor:
-        return torch.empty_like(tensor, device=self.device) if tensor.device.type == "meta" else tensor
+    def __init__(self, folder: Path, settings: TrainerSettings, *, device: str, world: World) -> None:
+        config = read_model_config(folder)
+        num_sharers, self._device = settings.trainer.sequence_parallel, torch.device(device)
+        self._settings, self.world = settings, world
+        self.ranks: Ranks = world
+        self.share: Share = whole_batch
+        self._parts: list[FsdpPart] = []
+        self._unfilled: dict[TrainedModel, _Unfilled] = {}
+        world.enter(device)
+        try:
+            refuse_heads(config, num_sharers=num_sharers)
+            if num_sharers > 1:
+                sharers = Sharers(world, num_sharers=num_sharers)
+                self.ranks, self.share = sharers, sharers.share
+            copies = Copies.within(settings.trainer.shard_within, world)
+            self._division = Division(
+                world,
+                self._device,
+                dtype_of_products(settings.trainer.compute_dtype, self._device),
+                copies,
+                sums_once=sums_once(settings, config, self._device, copies, world),
+            )
+        except BaseException:
+            self.close()
+            raise
 
-    # Rows --------------------------------------------------------------------------------------------------------
+    @property
+    def parts(self) -> Sequence[FsdpPart]:
+        return self._parts
 
-    def fill(self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], stored: StoredState) -> None:
-        """Fills this rank's rows from files that all ranks can read."""
-        for share in self.shares(places, {name: own_part(parameters[name]) for name in places}).values():
-            stored.fill(share, under="")
+    def load(self, folder: Path, *, is_teacher: bool = False) -> TrainedModel:
+        config = read_model_config(folder)
+        refuse_heads(config, num_sharers=self._settings.trainer.sequence_parallel)
+        model = self._division.empty_model(config, config.dtype if is_teacher else torch.float32)
+        places = decoder_places(config, dict(model.named_parameters()))
+        self._unfilled[model] = _Unfilled(folder=folder, places=places)
+        return model
 
-    def shares(self, places: Mapping[str, Place], own: Mapping[str, Tensor]) -> dict[str, Share]:
-        """`own`: this rank's rows."""
-        return {name: Share(place, self._find_span(place), own[name].view(-1)) for name, place in places.items()}
+    def train(self, module: nn.Module, model: TrainedModel, make_part: Callable[[], TrainedPart]) -> FsdpPart:
+        self._divide(module, model)
+        self._parts.append(FsdpPart(make_part(), module, self._settings.optimizer, self._division))
+        return self._parts[-1]
 
-    def written(self, shares: Mapping[str, Share]) -> dict[str, Share]:
-        """The part of these shares that this rank writes, and not the other ranks that have them."""
-        return {name: share.part(self.copies.own_copy, self.copies.num_copies) for name, share in shares.items()}
+    def freeze(self, module: nn.Module, model: TrainedModel) -> Callable[..., Any]:
+        self._divide(module, model)
+        return module
+
+    def _divide(self, module: nn.Module, model: TrainedModel) -> None:
+        unfilled = self._unfilled.pop(model)
+        self._division.divide(module, model)
+        parameters = dict(model.named_parameters())
+        places = {name: place for name, place in unfilled.places.items() if name in parameters}  # a critic has no head
+        with StoredState(weight_files(unfilled.folder)) as stored:
+            self._division.fill(parameters, places, stored)
+
+    def update(self, *, finite: bool, rate_share: float) -> tuple[bool, Mapping[str, float]]:
+        return update_together(self._parts, finite=finite, rate_share=rate_share)
 
     def written_span(self, place: Place) -> range:
-        """The values of a parameter that this rank writes."""
-        span = self._find_span(place)
-        own = rows_of(self.copies.own_copy, self.copies.num_copies, len(span))
-        return span[own.start : own.stop]
+        return self._division.written_span(place)
 
     def values_at(self, parameter: nn.Parameter, span: range) -> Tensor:
-        """Values that this rank has, flat."""
-        start = self._find_span(Place(parameter.shape, ())).start
-        return own_part(parameter).reshape(-1)[span.start - start : span.stop - start]
+        return self._division.values_at(parameter, span)
 
-    def _find_span(self, place: Place) -> range:
-        rows, width = rows_of(self.copies.own_shard, self.copies.num_shards, place.shape[0]), place.shape[1:].numel()
-        return range(rows.start * width, rows.stop * width)
-
-    # Sums --------------------------------------------------------------------------------------------------------
-
-    def sum_over_shards(self, of_shard: Tensor) -> Tensor:
-        """`of_shard`: the same on every rank that has the shard. Returns the same bits on all ranks: a sum over the
-        ranks of a host could be made in another order on another host."""
-        return self.world.sum(of_shard) / self.copies.num_copies
-
-
-class ShardedPart:
-    """A trained part's rows on this rank, with their optimizer."""
-
-    def __init__(self, part: TrainedPart, optimizer: OptimizerSpec, sharding: Sharding) -> None:
-        """`part`: of sharded modules."""
-        self.prefix = part.prefix
-        self._part, self._sharding = part, sharding
-        self._max_norm = optimizer.max_grad_norm
-        self._places = places_of(part.parameters, part.views)
-        # The same memory, so that an update of these updates the module.
-        self._own = {name: nn.Parameter(own_part(parameter)) for name, parameter in part.parameters.items()}
-        self._optimizer = FusedAdamW.of(replace(part, parameters=self._own), optimizer)
-
-    # One step ----------------------------------------------------------------------------------------------------
-
-    def zero_grad(self) -> None:
-        self._optimizer.zero_grad()
-        for parameter in self._part.parameters.values():
-            parameter.grad = None
-
-    def clip(self) -> float:
-        """Clips the gradient, of which each rank has its rows, and returns its norm, the same on each. Collective."""
-        for name, parameter in self._part.parameters.items():
-            self._own[name].grad = None if parameter.grad is None else own_part(parameter.grad)
-        gradients = [own.grad for own in self._own.values() if own.grad is not None]
-        # Squared in float64: in float32 the square of a norm from 2^64 on is infinite.
-        own_norm = get_total_norm(gradients).to(self._sharding.device, torch.float64)
-        norm = self._sharding.sum_over_shards(own_norm.square()).sqrt().float()
-        clip_grads_with_norm_(self._own.values(), self._max_norm, norm)
-        return norm.item()
-
-    def update(self, share: float) -> None:
-        for each in self._optimizer.groups:
-            each.lr = each.full_lr * share
-        self._optimizer.step()
-
-    # The whole state ---------------------------------------------------------------------------------------------
-
-    def shares(self) -> PartShares:
-        """The state that this rank has."""
-        return self._make_shares(is_filled=True)
-
-    def written(self, *, is_filled: bool = True) -> PartShares:
-        """The state that this rank writes. If not `is_filled`, only its shapes matter, not its values."""
-        held = self._make_shares(is_filled=is_filled)
-        return replace(held, kinds={kind: self._sharding.written(shares) for kind, shares in held.kinds.items()})
-
-    def _make_shares(self, *, is_filled: bool) -> PartShares:
-        own = {"master": {name: each.detach() for name, each in self._own.items()}}
-        for moment in MOMENTS:
-            own[moment] = {
-                name: self._optimizer.moment_of(each, moment, is_filled=is_filled) for name, each in self._own.items()
-            }
-        kinds = {kind: self._sharding.shares(self._places, values) for kind, values in own.items()}
-        return PartShares(part=self._part, kinds=kinds)
-
-    def take(self, shares: PartShares) -> None:
-        """Takes moments from `shares`, which come from `shares()` and have been filled since."""
-        for moment in MOMENTS:
-            for name, share in shares.kinds[moment].items():
-                self._optimizer.take_moment(self._own[name], moment, share.values)
-
-    def reset_moments(self, *, num_updates: int) -> None:
-        for own in self._own.values():
-            self._optimizer.reset(own, num_updates=num_updates)
+    def close(self) -> None:
+        self.world.leave()

@@ -90,7 +90,7 @@ class Published:
     @torch.no_grad()
     def write(self, memory: memoryview, spans: Spans) -> tuple[int, ...]:
         """`memory`: covers `spans`, which include this process's. Returns each tensor's sum of the written values
-        (sums.py), computed from the values, not from their copies."""
+        (sums.py), computed from the values, not from their copies. Every rank makes this call."""
         tensors, sums = [], []
         for parameter, runs in self._runs.items():
             values = self._values_of(parameter)  # also without a run, since reading may be collective

@@ -121,7 +121,8 @@ class World:
 
     def send(self, tensor: Tensor) -> Tensor:
         """Broadcasts rank 0's tensor into every rank's."""
-        torch_distributed.broadcast(tensor, 0)
+        if self.count > 1:
+            torch_distributed.broadcast(tensor, 0)
         return tensor
 
     def make_group(self, groups: Iterable[Sequence[int]]) -> ProcessGroup:

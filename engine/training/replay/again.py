@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from safetensors.torch import load_file
 
 from engine.models.loading import resolve_model
 from engine.spec.job import JobSpec
-from engine.training.port import Trainer
+from engine.training.factory import build_trainer
 from engine.training.ranks.world import World
 from engine.training.replay.batch import from_tensors
 from engine.training.replay.deterministic import deterministic_kernels, fix_workspace
@@ -24,10 +24,11 @@ from engine.training.replay.record import BATCH_FILE, BEGIN, StepRecord
 from engine.training.replay.recording import train_witnessed
 from engine.training.settings import TrainerSettings
 from engine.training.step.models import needs_reference
+from engine.training.trainer import Trainer
 
 ENDED_WITHIN_S: Final = 60.0
 
-MakeTrainer = Callable[..., Any]
+MakeTrainer = Callable[..., Trainer]
 
 
 def train_again(folder: Path, record: StepRecord, into: Path, *, model: Path | None = None) -> None:
@@ -40,10 +41,12 @@ def train_again(folder: Path, record: StepRecord, into: Path, *, model: Path | N
             f"{torch.cuda.device_count()}. Replay it on a machine with {num_ranks} devices or more"
         )
     fix_workspace()
-    make = _choose_trainer(spec, _find_model(folder, record, spec, model), num_ranks)
+    make = partial(build_trainer, _find_model(folder, record, spec, model), TrainerSettings.of(spec))
     into.mkdir(parents=True, exist_ok=True)
-    if num_ranks == 1 and spec.trainer.backend == "torch":
-        _train(make(device=_select_device(0)), folder, into, record.machine.threads)
+    if num_ranks == 1:
+        trainer = make(device=_select_device(0))
+        _train(trainer, folder, into, record.machine.threads)
+        trainer.close()
         return
     world = World.open(num_ranks=num_ranks, host="127.0.0.1")
     _set_host(world, record)
@@ -85,21 +88,6 @@ def _train(trainer: Trainer, folder: Path, into: Path, threads: int, *, computed
     trainer.load(folder / BEGIN)
     with deterministic_kernels():
         train_witnessed(trainer, from_tensors(load_file(folder / BATCH_FILE)), into, computed=computed)
-
-
-def _choose_trainer(spec: JobSpec, model: Path, num_ranks: int) -> MakeTrainer:
-    settings = TrainerSettings.of(spec)
-    if spec.trainer.backend == "torch" and num_ranks == 1:
-        from engine.training.torch_trainer import TorchTrainer
-
-        return partial(TorchTrainer, model, settings)
-    if spec.trainer.backend == "torch":
-        from engine.training.fsdp.trainer import FsdpTrainer
-
-        return partial(FsdpTrainer, model, settings)
-    from engine.training.zero.trainer import DeepSpeedTrainer
-
-    return partial(DeepSpeedTrainer, model, settings)
 
 
 def _find_model(folder: Path, record: StepRecord, spec: JobSpec, given: Path | None) -> Path:

@@ -58,10 +58,11 @@ class Critic(nn.Module):
     Separate from the policy's trunk, so that the value's gradient does not affect the policy, whose published weights
     stay those of a plain model, and no weight between two losses needs tuning. The price is a second model."""
 
-    def __init__(self, trunk: TrainedModel) -> None:
+    def __init__(self, trunk: TrainedModel, *, device: torch.device | None = None) -> None:
+        """`device`: of the head's weights, if the trunk has no memory yet."""
         super().__init__()
         self.trunk = trunk
-        with trunk.embedding_VD.device:
+        with device or trunk.embedding_VD.device:
             self.value_D = empty_parameter(trunk.config.width, dtype=torch.float32)
         nn.init.zeros_(self.value_D)  # begins with values of 0
         trunk.drop_head()

@@ -27,9 +27,6 @@ _SHARED_MEMORY_KERNEL: Final = "deepspeed_shm_comm"
 # Without LOCAL_SIZE it runs `numactl` to count a CPU's devices, at every exchange of stage 3's gradients.
 _ONE_DEVICE: Final = {"LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
 
-# The world of trainers that have no other ranks.
-ALONE: Final = World.alone()
-
 
 @contextmanager
 def surroundings() -> Iterator[None]:

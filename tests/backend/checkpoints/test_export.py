@@ -40,12 +40,12 @@ def test_download_loads_in_transformers_with_saved_weights(
 
     from engine.models.loading import DEMO_FOLDER
     from engine.training.checkpoint.folder import verify_checkpoint
+    from engine.training.factory import build_trainer
     from engine.training.settings import TrainerSettings
-    from engine.training.torch_trainer import TorchTrainer
 
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, store_dir=tmp_path / "store", store_url="")
     spec = make_spec(trainer={"lora_rank": lora_rank})
-    trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
+    trainer = build_trainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
     folder = tmp_path / "store/jobs" / job.pk / "attempt-1-fence-1/checkpoints/step-000001"
     trainer.prepare_save(folder)()
     digest = verify_checkpoint(folder)

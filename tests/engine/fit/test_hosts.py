@@ -26,10 +26,10 @@ from engine.live.weights.segments import FOLDER, PREFIX
 from engine.models.decoder import Decoder
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
+from engine.training.factory import build_trainer
 from engine.training.parts.published import published
 from engine.training.settings import TrainerSettings
 from engine.training.zero.guest import import_deepspeed
-from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.fit.measured.memory_of_a_pass import LiveBytes
 from tests.engine.fit.shapes_of_models import decoder_config, job
 
@@ -107,7 +107,7 @@ def test_stage_2_flattens_on_the_host_if_the_device_is_full(tmp_path: Path, monk
     monkeypatch.setattr(DeepSpeedZeroOptimizer, "_update_model_bit16_weights", noted)
     spec = job(trainer={"backend": "deepspeed", "zero_stage": 2})
     with LiveBytes() as live:
-        DeepSpeedTrainer(tmp_path, TrainerSettings.of(spec), device="cpu").close()
+        build_trainer(tmp_path, TrainerSettings.of(spec), device="cpu").close()
     assert 8 * ModelShape.of_config(config).num_weights == pytest.approx(max(peaks), rel=0.005)
     large, plan = known_shape("Qwen3-32B"), replace(PLAN, division="zero2")
     assert flattened_bytes(large, plan) == 8 * 8 * large.num_weights

@@ -26,8 +26,8 @@ from engine.models.loading import DEMO_FOLDER
 from engine.spec.job import JobSpec
 from engine.training.port import TrainingTrajectory
 from engine.training.settings import TrainerSettings
-from engine.training.torch_trainer import TorchTrainer
-trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(JobSpec(name="light")), device="cpu")
+from engine.training.factory import build_trainer
+trainer = build_trainer(DEMO_FOLDER, TrainerSettings.of(JobSpec(name="light")), device="cpu")
 done = trainer.train_step([
     TrainingTrajectory(
         group=0, prompt_ids=(1, 2), response_ids=(3, 4), behaviour_logprobs=(-4.0, -4.0), reward=float(which)

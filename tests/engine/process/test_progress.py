@@ -19,10 +19,10 @@ from engine.policy.progress import LOOP
 from engine.process.progress import LoopProgress, progress_reporter, report_progress, working
 from engine.spec.job import JobSpec
 from engine.training.checkpoint.folder import verify_checkpoint, write_checkpoint
+from engine.training.factory import build_trainer
 from engine.training.port import TrainingTrajectory
 from engine.training.settings import TrainerSettings
 from engine.training.step.micro_batch import batch_step
-from engine.training.torch_trainer import TorchTrainer
 from engine.weights.chunks import PIECE_BYTES
 from engine.weights.hashes import hash_chunks
 from engine.weights.snapshot import pack_weights
@@ -92,7 +92,7 @@ def test_copy_in_pieces_equals_a_copy_in_one_go(monkeypatch: pytest.MonkeyPatch)
 def test_every_layer_of_forward_and_backward_is_a_sign() -> None:
     model = load_decoder(DEMO_FOLDER, device="cpu")
     spec = JobSpec.model_validate({"name": "progress"})
-    trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
+    trainer = build_trainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
     with noted() as progress:
         trainer.train_step([trajectory(group, length) for group in range(2) for length in (30, 41)])
     [_] = progress.begun
@@ -101,7 +101,7 @@ def test_every_layer_of_forward_and_backward_is_a_sign() -> None:
 
 def test_step_reports_each_micro_batch() -> None:
     spec = JobSpec.model_validate({"name": "progress", "trainer": {"micro_batch_tokens": 64}})
-    trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
+    trainer = build_trainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
     batch = [trajectory(group, length) for group in range(4) for length in (30, 41)]
     micro_batches = batch_step(batch, max_tokens=64, device="cpu").micro_batches
     with noted() as progress:

@@ -7,8 +7,8 @@ import torch
 
 from engine.spec.job import AlgorithmSpec, TrainerSpec
 from engine.training.checkpoint.folder import CheckpointUnverified
+from engine.training.factory import build_trainer
 from engine.training.held_weights import HeldWeights
-from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import hash_of, save, settings, trajectories_of, whole_weights
 
@@ -28,7 +28,7 @@ def test_evaluated_weights_equal_the_trainers_published_ones(
     make_llama: MakeLlama, tmp_path: Path, algorithm: AlgorithmSpec, trainer: TrainerSpec, dtype: str
 ) -> None:
     folder = make_llama(dtype=dtype)
-    trained = TorchTrainer(folder, settings(algorithm=algorithm, trainer=trainer), device="cpu")
+    trained = build_trainer(folder, settings(algorithm=algorithm, trainer=trainer), device="cpu")
     trained.train_step(trajectories_of(0))
     held = HeldWeights(folder)
     before = whole_weights(held, folder)
@@ -41,12 +41,12 @@ def test_evaluated_weights_equal_the_trainers_published_ones(
 
 def test_weights_without_a_checkpoint_are_the_models_own(make_llama: MakeLlama) -> None:
     folder = make_llama()
-    untrained = TorchTrainer(folder, settings(), device="cpu")
+    untrained = build_trainer(folder, settings(), device="cpu")
     assert hash_of(HeldWeights(folder)) == hash_of(untrained)
 
 
 def test_torn_checkpoint_or_one_of_another_model_is_refused(make_llama: MakeLlama, tmp_path: Path) -> None:
-    saved = save(TorchTrainer(make_llama(), settings(), device="cpu"), tmp_path)
+    saved = save(build_trainer(make_llama(), settings(), device="cpu"), tmp_path)
     with pytest.raises(ValueError, match="another model"):
         HeldWeights(make_llama(vocab_size=48)).load(saved)
     (saved / "optimizer.safetensors").unlink()

@@ -1,9 +1,8 @@
 """Mixtures of experts: the trainer conformance suite, on one device and sharded, and replay of rollouts' experts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,12 +14,10 @@ from engine.models.mixture import Choose, Mixture, Router, freely
 from engine.models.packing import lay_out, pack
 from engine.models.routes import RouteFormat
 from engine.spec.job import AlgorithmSpec, KlSpec, TrainerSpec
-from engine.training.fsdp.trainer import FsdpTrainer
-from engine.training.port import Trainer, TrainingTrajectory
+from engine.training.factory import ALONE, build_trainer
+from engine.training.port import TrainingTrajectory
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.scoring import ComputeDtype, computing_in
-from engine.training.torch_trainer import TorchTrainer
-from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.routed import routed
 from tests.engine.training.trainer_conformance import (
@@ -51,19 +48,9 @@ def make_llama(tmp_path_factory: pytest.TempPathFactory) -> MakeLlama:
     return make
 
 
-@pytest.fixture(params=[pytest.param("torch", marks=pytest.mark.long), "fsdp"])
-def make_trainer(request: pytest.FixtureRequest) -> Iterator[MakeTrainer]:
-    trainers: list[FsdpTrainer] = []
-
-    def make(folder: Path, **given: Any) -> Trainer:
-        if request.param == "torch":
-            return TorchTrainer(folder, settings(**given), device="cpu")
-        trainers.append(FsdpTrainer(folder, settings(**given), device="cpu"))
-        return trainers[-1]
-
-    yield make
-    for trainer in trainers:
-        trainer.close()
+@pytest.fixture(params=[pytest.param(None, marks=pytest.mark.long), ALONE], ids=["whole", "fsdp"])
+def build(request: pytest.FixtureRequest) -> MakeTrainer:
+    return lambda folder, **given: build_trainer(folder, settings(**given), device="cpu", world=request.param)
 
 
 class TestMixture(TrainerConformance):
@@ -143,9 +130,8 @@ def test_reference_uses_the_policys_experts_so_kl_begins_at_zero(
 
 def test_fsdp_gathers_router_in_float32_and_experts_in_bfloat16(make_llama: MakeLlama) -> None:
     """Both are recomputed in the backward pass, and gathered again for it."""
-    trainer = FsdpTrainer(
-        make_llama(), settings(trainer=TrainerSpec(compute_dtype="bfloat16", activations="recomputed")), device="cpu"
-    )
+    given = settings(trainer=TrainerSpec(compute_dtype="bfloat16", activations="recomputed"))
+    trainer = build_trainer(make_llama(), given, device="cpu", world=ALONE)
     seen: list[tuple[torch.dtype, torch.dtype]] = []
 
     def look_at_router(router: nn.Module, given: tuple[Tensor], logits_TX: Tensor) -> None:
@@ -201,9 +187,9 @@ def test_routes_of_another_model_are_refused(make_llama: MakeLlama, routes: byte
     batch = trajectories_of(0)
     batch[1] = replace(batch[1], routes=routes)
     with pytest.raises(ValueError, match=message):
-        TorchTrainer(make_llama(), settings(), device="cpu").train_step(batch)
+        build_trainer(make_llama(), settings(), device="cpu").train_step(batch)
 
 
 def test_deepspeed_refuses_a_mixture_by_name(make_llama: MakeLlama) -> None:
     with pytest.raises(ValueError, match=r"trainer\.backend: deepspeed trains dense models, got a mixture of 5"):
-        DeepSpeedTrainer(make_llama(), settings(trainer=TrainerSpec(backend="deepspeed")), device="cpu")
+        build_trainer(make_llama(), settings(trainer=TrainerSpec(backend="deepspeed")), device="cpu")

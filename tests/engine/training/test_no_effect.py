@@ -9,7 +9,7 @@ import pytest
 from engine.policy.schedule import schedule_for
 from engine.spec.conditional_settings import without_effect
 from engine.spec.job import JobSpec
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.factory import build_trainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.spec.test_conditional_settings import NOWHERE, SOMEWHERE, with_value
 from tests.engine.training.trainer_conformance import hash_of, settings, trajectories_of
@@ -37,7 +37,7 @@ def trained(folder: Path, job: dict[str, Any]) -> str:
         passes=training.passes,
         num_steps=training.steps,
     )
-    trainer = TorchTrainer(folder, given, device="cpu")
+    trainer = build_trainer(folder, given, device="cpu")
     for step in range(NUM_STEPS):
         trainer.train_step(trajectories_of(step, staleness=step))
     return hash_of(trainer)

@@ -1,4 +1,4 @@
-"""The torch trainer: the conformance suite, and a reward that rises."""
+"""The whole trainer: the conformance suite, and a reward that rises."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import engine.training.torch_trainer as torch_trainer
+import engine.training.whole.sharding as whole_sharding
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.loading import load_decoder
@@ -17,32 +17,19 @@ from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint.folder import CheckpointUnverified, verify_checkpoint
 from engine.training.parts.exact_dtype import WrongDtype
 from engine.training.port import TrainingTrajectory
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.step.scoring import Critic
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.trainer_conformance import (
-    MakeTrainer,
-    TrainerConformance,
-    hash_of,
-    save,
-    settings,
-    trajectories_of,
-)
+from tests.engine.training.sharding_conformance import ShardingConformance
+from tests.engine.training.step.mini_batch_conformance import MiniBatchConformance
+from tests.engine.training.trainer_conformance import TrainerConformance, hash_of, save, trainer_of, trajectories_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def trainer_of(folder: Path, **given: Any) -> TorchTrainer:
-    return TorchTrainer(folder, settings(**given), device="cpu")
-
-
-@pytest.fixture
-def make_trainer() -> MakeTrainer:
-    return trainer_of
-
-
-class TestTorchTrainer(TrainerConformance):
+@pytest.mark.long_except(*vars(TrainerConformance), *vars(MiniBatchConformance))  # fsdp: its parts, in the gate
+class TestWhole(ShardingConformance):
     pass
 
 
@@ -64,19 +51,14 @@ def test_wrong_dtype_is_named_when_built_and_after_a_load(
     trainer = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="ppo"))
     saved = save(trainer, tmp_path)
     trainer.load(saved)
-    assert trainer._critic is not None
-    trainer._critic.value_D.data = trainer._critic.value_D.data.bfloat16()
+    critic = trainer._modules["critic"]
+    assert isinstance(critic, Critic)
+    critic.value_D.data = critic.value_D.data.bfloat16()
     with pytest.raises(WrongDtype, match=r"float32: critic's value_D is bfloat16$"):
         trainer.load(saved)
-    monkeypatch.setattr(torch_trainer, "load_model", lambda folder, **_: load_decoder(folder, device="cpu"))
+    monkeypatch.setattr(whole_sharding, "load_model", lambda folder, **_: load_decoder(folder, device="cpu"))
     with pytest.raises(WrongDtype, match=r"float32: policy's embedding_VD is bfloat16, .* more$"):
         trainer_of(make_llama(dtype="bfloat16"))
-
-
-def test_the_learning_rate_warms_up(make_llama: MakeLlama) -> None:
-    trainer = trainer_of(make_llama(), optimizer=OptimizerSpec(warmup_steps=3, learning_rate=3e-4))
-    rates = [trainer.train_step(trajectories_of(i)).metrics["train/learning_rate"] for i in range(5)]
-    assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4, 3e-4])
 
 
 def test_a_fresh_trainer_can_be_saved_and_loaded(make_llama: MakeLlama, tmp_path: Path) -> None:
@@ -200,16 +182,6 @@ def test_bfloat16_rollouts_are_trained_in_float32(make_llama: MakeLlama) -> None
     assert {tensor.dtype for tensor in last.values()} == {torch.bfloat16}
     changed = sum(int((first[name] != last[name]).sum()) for name in first)
     assert 0 < changed < 0.2 * trainer.num_parameters  # small steps add up until they cross a rounding boundary
-
-
-def test_bfloat16_compute_is_near_float32_and_keeps_its_weights(make_llama: MakeLlama) -> None:
-    exact = trainer_of(make_llama()).train_step(trajectories_of(0)).metrics
-    trainer = trainer_of(make_llama(), trainer=TrainerSpec(compute_dtype="bfloat16"))
-    near = trainer.train_step(trajectories_of(0)).metrics
-    assert near["train/loss"] == pytest.approx(exact["train/loss"], abs=0.02)
-    assert near["train/loss"] != exact["train/loss"]
-    assert near["train/grad_norm"] == pytest.approx(exact["train/grad_norm"], rel=0.05)
-    assert {parameter.dtype for parameter in trainer._model.parameters()} == {torch.float32}
 
 
 def test_a_heavy_tailed_step_is_padded_little(make_llama: MakeLlama) -> None:

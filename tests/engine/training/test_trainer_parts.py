@@ -25,32 +25,16 @@ from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.models import StepModels, needs_critic, needs_reference
 from engine.training.step.rounding import Rounding
 from engine.training.step.scoring import Critic, score_tokens
-from engine.training.torch_trainer import TorchTrainer
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.trainer_conformance import MakeTrainer, hash_of, settings, trajectories_of
-from tests.engine.training.trainer_parts_conformance import LORA, WITH_KL, PartsConformance
-from tests.engine.training.trainer_parts_conformance import make_layout as make_layout
+from tests.engine.training.trainer_conformance import hash_of, settings, trainer_of, trajectories_of
+from tests.engine.training.trainer_parts_conformance import LORA, WITH_KL
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEACHER = TeacherSpec(source="demo", coefficient=0.3)
 
 OF_THE_LAYOUT = ("train/padding_fraction", "train/shared_fraction")
-
-
-def trainer_of(folder: Path, **given: object) -> TorchTrainer:
-    return TorchTrainer(folder, settings(**given), device="cpu")  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def make_trainer() -> MakeTrainer:
-    return trainer_of
-
-
-@pytest.mark.long  # fsdp/test_conformance.py runs the same suite in the gate
-class TestTorchTrainersParts(PartsConformance):
-    pass
 
 
 # Reference ------------------------------------------------------------------------------------------------------------
@@ -71,7 +55,7 @@ def test_every_estimator_limits_the_kl_to_the_reference(make_llama: MakeLlama, e
 
 def test_no_reference_is_loaded_without_a_kl_coefficient(make_llama: MakeLlama) -> None:
     trainer = trainer_of(make_llama())
-    assert trainer._reference is None
+    assert trainer._modules.keys() == {"policy"}
     assert "train/kl" not in trainer.train_step(trajectories_of(0)).metrics
 
 
@@ -96,11 +80,10 @@ def test_overlong_penalty_lowers_advantages_not_reward_metrics(make_llama: MakeL
 # Adapter --------------------------------------------------------------------------------------------------------------
 
 
-def keep_gradients(trainer: TorchTrainer, gradients: dict[str, Tensor], warmth: float) -> None:
-    for each in trainer._parts:
-        gradients |= {
-            name: parameter.grad for name, parameter in each.part.parameters.items() if parameter.grad is not None
-        }
+def keep_gradients(part: Any, gradients: dict[str, Tensor]) -> float:
+    part.take_gradients()
+    gradients |= {name: own.grad for name, own in part._own.items() if own.grad is not None}
+    return 0.0
 
 
 def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: MakeLlama) -> None:
@@ -108,8 +91,8 @@ def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: Mak
     whole, low = trainer_of(make_llama()), trainer_of(make_llama(), trainer=LORA)
     gradients: dict[str, Tensor] = {}
     for trainer in (whole, low):
-        trainer._clip = lambda part: 0.0  # type: ignore[method-assign]
-        trainer._apply_update = partial(keep_gradients, trainer, gradients)  # type: ignore[method-assign]
+        part: Any = trainer._sharding.parts[0]
+        part.clip, part.step = partial(keep_gradients, part, gradients), lambda rate_share: None
         trainer.train_step(trajectories_of(0))
     assert low._adapter is not None
     name = "base_model.model.model.layers.1.self_attn.k_proj"

@@ -1,7 +1,4 @@
-"""Conformance suite of all trainers (engine/training/port.py).
-
-A test module subclasses `TrainerConformance`, named Test…, and provides the fixture `make_trainer`.
-"""
+"""What every trainer does, by any sharding: steps, versions, checkpoints. Part of `ShardingConformance`."""
 
 import random
 from collections.abc import Callable
@@ -21,9 +18,11 @@ from engine.inference.torch_engine import TorchRolloutEngine
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint.folder import MANIFEST_FILE, CheckpointUnverified, verify_checkpoint
+from engine.training.factory import build_trainer
 from engine.training.held_weights import HeldWeights
-from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
+from engine.training.port import TrainingTrajectory, WeightHolder
 from engine.training.settings import TrainerSettings
+from engine.training.trainer import Trainer
 from engine.weights.low_rank import Base
 from engine.weights.probe import OtherWeights, compare
 from engine.weights.snapshot import map_weights
@@ -96,6 +95,11 @@ def trajectories_of(
             )
         )
     return trajectories
+
+
+def trainer_of(folder: Path, **given: Any) -> Trainer:
+    """A trainer in one process, alone."""
+    return build_trainer(folder, settings(**given), device="cpu")
 
 
 def hash_of(holder: WeightHolder) -> str:

@@ -1,7 +1,4 @@
-"""Conformance suite of all trainers for their optional parts: critic, reference, adapter.
-
-A test module subclasses `PartsConformance`, named Test…, provides the fixture `make_trainer`, imports `make_layout`.
-"""
+"""What every trainer does with its optional parts: critic, reference, adapter. Part of `ShardingConformance`."""
 
 import shutil
 from collections.abc import Callable
@@ -16,10 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import engine.training.step.head as head
 from engine.models.loading import load_decoder, model_tensors
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
 from engine.training.checkpoint.folder import MANIFEST_FILE, WritePart, write_checkpoint
+from engine.training.parts.layout import own_part
 from engine.training.step.mini_batch import UpdateLoss
 from engine.weights.installing import Installer
 from engine.weights.port import WeightVersion
@@ -36,12 +35,6 @@ MakeLayout = Callable[[str], Path]
 
 # In both layers; five experts, whose rows do not divide evenly by an even number of ranks.
 MIXTURE: Final = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
-
-
-@pytest.fixture
-def make_layout(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> MakeLayout:
-    """Small random models: Llama, Qwen2 with biases, Qwen3 with query and key norms, and its mixture."""
-    return lambda layout: make_llama() if layout == "llama" else save_qwen(tmp_path_factory.mktemp(layout), layout)
 
 
 def save_qwen(folder: Path, layout: str, *, dtype: str = "float32", **changes: Any) -> Path:
@@ -258,6 +251,31 @@ class PartsConformance:
             assert metrics["train/loss"] == pytest.approx(expected["train/loss"], abs=0.03)
             assert metrics["train/entropy"] == pytest.approx(expected["train/entropy"], abs=0.03)
             assert metrics["train/value_loss"] == pytest.approx(expected["train/value_loss"], abs=0.03)
+
+    @pytest.mark.parametrize("lora_rank", [0, 3])
+    def test_bfloat16_compute_is_near_float32_and_keeps_its_weights(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, lora_rank: int
+    ) -> None:
+        exact, trainer = (
+            make_trainer(make_llama(), trainer=TrainerSpec(lora_rank=lora_rank, compute_dtype=dtype))
+            for dtype in ("float32", "bfloat16")
+        )
+        expected, near = (each.train_step(trajectories_of(0)).metrics for each in (exact, trainer))
+        assert near["train/loss"] == pytest.approx(expected["train/loss"], abs=0.02)
+        assert near["train/loss"] != expected["train/loss"]
+        assert near["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=0.05)
+        assert {own_part(parameter).dtype for parameter in trainer._model.parameters()} == {torch.float32}
+
+    def test_logits_in_chunks_give_the_same_gradient(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each chunk is recomputed in the backward pass, after a sharding has freed the head and gathered it again."""
+        norms = []
+        for logits in (head.LOGITS_ON_A_CPU, 40 * 16):
+            monkeypatch.setattr(head, "LOGITS_ON_A_CPU", logits)
+            trainer = make_trainer(make_llama())
+            norms.append([trainer.train_step(trajectories_of(seed)).metrics["train/grad_norm"] for seed in range(2)])
+        assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
     def test_adapter_begins_at_the_base_and_moves_only_its_matrices(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama

@@ -16,7 +16,7 @@ from engine.models.loading import load_decoder, model_tensors
 from engine.models.pieces import copy_tensor
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.factory import build_trainer
 from engine.weights import installing, sums
 from engine.weights.port import WeightVersion
 from engine.weights.probe import OtherWeights, compare
@@ -93,7 +93,7 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Versions:
 def _trained(folder: Path, spec: TrainerSpec) -> Iterator[WeightVersion]:
     optimizer = OptimizerSpec(learning_rate=1e-6, warmup_steps=0)
     made = settings(trainer=spec, optimizer=optimizer, algorithm=AlgorithmSpec())
-    trainer = TorchTrainer(folder, made, device="cpu")
+    trainer = build_trainer(folder, made, device="cpu")
     for number in range(2):
         published = trainer.snapshot(WeightsId(0, number))
         yield replace(published, manifest=replace(published.manifest, probe=trainer.probe()))

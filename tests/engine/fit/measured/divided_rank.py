@@ -19,10 +19,10 @@ from engine.fit.shape import ModelShape
 from engine.models.families.trained_model import TrainedModel
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.training.fsdp.copies import Copies
-from engine.training.fsdp.sharding import ShardedPart, Sharding
-from engine.training.parts.layout import own_part
+from engine.training.fsdp.division import Division
+from engine.training.optimized_part import OptimizedPart
 from engine.training.parts.lora import Adapter
-from engine.training.parts.trained import critic_part, policy_part
+from engine.training.parts.trained import TrainedPart, critic_part, policy_part
 from engine.training.ranks.passes import CriticPass, PolicyPass
 from engine.training.ranks.sequence_parallel import Sharers
 from engine.training.ranks.world import World
@@ -41,10 +41,10 @@ def peak_of_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
     update, and the update."""
     assert plan.division == "fsdp"
     with one_of(plan.num_devices) as world:
-        sharding = _sharding(plan, world)
+        division = _division(plan, world)
         batch = _part_of_one_answer(plan, world)
         with FakeTensorMode(allow_non_fake_inputs=True), LiveBytes() as live:
-            _Rank(shape, plan, sharding).make_a_step(batch)
+            _Rank(shape, plan, division).make_a_step(batch)
         peak: int = live.peak
         return peak
 
@@ -52,20 +52,20 @@ def peak_of_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
 def sent_by_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
     """For one micro-batch."""
     with one_of(plan.num_devices) as world:
-        sharding = _sharding(plan, world)
+        division = _division(plan, world)
         batch = _part_of_one_answer(plan, world)
         with FakeTensorMode(allow_non_fake_inputs=True):
-            rank = _Rank(shape, plan, sharding)
+            rank = _Rank(shape, plan, division)
             with _Sent() as sent:
                 rank.make_a_pass(batch)
         return int(sent.num_bytes)
 
 
-def _sharding(plan: TrainerPlan, world: World) -> Sharding:
+def _division(plan: TrainerPlan, world: World) -> Division:
     gathered_in = torch.bfloat16 if plan.products == "bfloat16" else torch.float32
     each, ranks = plan.num_shards, list(range(plan.num_devices))
     hosts = [ranks[first : first + each] for first in range(0, plan.num_devices, each)]
-    return Sharding(world, CPU, gathered_in, Copies.of(hosts, own_rank=0), sums_once=plan.sums_once)
+    return Division(world, CPU, gathered_in, Copies.of(hosts, own_rank=0), sums_once=plan.sums_once)
 
 
 class _Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -106,16 +106,9 @@ def _part_of_one_answer(plan: TrainerPlan, world: World) -> MicroBatch:
     return Sharers(world, num_sharers=sharers).share(batch) if sharers > 1 else batch
 
 
-class _Part(ShardedPart):
-    def take_gradients(self) -> None:
-        """As `clip` does, which needs numbers, and here there are none."""
-        for name, parameter in self._part.parameters.items():
-            self._own[name].grad = None if parameter.grad is None else own_part(parameter.grad)
-
-
 class _Rank:
-    def __init__(self, shape: ModelShape, plan: TrainerPlan, sharding: Sharding) -> None:
-        self._shape, self._plan, self._sharding = shape, plan, sharding
+    def __init__(self, shape: ModelShape, plan: TrainerPlan, division: Division) -> None:
+        self._shape, self._plan, self._division = shape, plan, division
         spec = TrainerSpec(compute_dtype=plan.products, activations=plan.activations, lora_rank=plan.lora_rank)
         self._settings = TrainerSettings(
             optimizer=OptimizerSpec(moments=plan.moments),
@@ -126,7 +119,7 @@ class _Rank:
             max_new_tokens=1,
             seed=0,
         )
-        self._parts: list[_Part] = []
+        self._parts: list[OptimizedPart] = []
         self._trained = [self._policy()]
         if plan.has_critic:
             self._trained.append(self._critic())
@@ -139,12 +132,12 @@ class _Rank:
             for ask in self._asked:
                 ask(batch)
         for is_last in (False, False, True) if self._plan.sums_once else (True, True):
-            self._sharding.begin_backward(is_last=is_last)
+            self._division.begin_backward(is_last=is_last)
             self.make_a_pass(batch)
         if self._plan.moments == "float32":  # of others it takes pieces, by numbers that are not here
             for part in self._parts:
-                part.take_gradients()
-                part.update(1.0)
+                part.take_gradients()  # as `clip` does, which needs numbers
+                part.step(1.0)
 
     def make_a_pass(self, batch: MicroBatch) -> None:
         losses = [numbers.sum() for numbers in [forward(batch) for forward in self._trained]]
@@ -155,28 +148,29 @@ class _Rank:
         model = self._model(self._shape)
         adapter = Adapter.from_spec(model, self._settings.trainer, base=Path("base"), device=CPU)
         whole_pass = PolicyPass(model, self._settings)
-        self._sharding.divide(whole_pass, model)
-        self._optimized(policy_part(model, adapter, self._settings.optimizer))
+        self._division.divide(whole_pass, model)
+        self._optimized(whole_pass, policy_part(model, adapter, self._settings.optimizer))
         return lambda batch: whole_pass(batch)[0]
 
     def _critic(self) -> Callable[[MicroBatch], Tensor]:
         critic = Critic(self._model(self._shape))
         whole_pass = CriticPass(critic, self._settings)
-        self._sharding.divide(whole_pass, critic.trunk)
-        self._optimized(critic_part(critic, self._settings.algorithm))
+        self._division.divide(whole_pass, critic.trunk)
+        self._optimized(whole_pass, critic_part(critic, self._settings.algorithm))
         return whole_pass
 
     def _frozen(self, shape: ModelShape, dtype: torch.dtype) -> nn.Module:
         model = self._model(shape, dtype).requires_grad_(False)
         whole_pass = PolicyPass(model, self._settings)
-        self._sharding.divide(whole_pass, model)
+        self._division.divide(whole_pass, model)
         return whole_pass
 
     def _model(self, shape: ModelShape, dtype: torch.dtype = torch.float32) -> Any:
-        model: TrainedModel = self._sharding.empty_model(decoder_config(shape), dtype)
+        model: TrainedModel = self._division.empty_model(decoder_config(shape), dtype)
         model.hold_activations(self._plan.activations)
         return model
 
-    def _optimized(self, part: Any) -> None:
-        self._parts.append(_Part(part, self._settings.optimizer, self._sharding))
-        self._parts[-1].reset_moments(num_updates=0)
+    def _optimized(self, whole_pass: nn.Module, part: TrainedPart) -> None:
+        self._parts.append(OptimizedPart(part, whole_pass, self._settings.optimizer, self._division))
+        for own in self._parts[-1]._own.values():
+            self._parts[-1]._optimizer.reset(own, num_updates=0)

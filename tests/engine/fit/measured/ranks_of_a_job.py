@@ -17,14 +17,11 @@ from typing import Any, Final
 
 import torch._dynamo  # noqa: F401 - which looks at what DeepSpeed puts in torch's place, unless it comes first
 
-from engine.models.loading import weight_files
 from engine.spec.job import JobSpec
-from engine.training.checkpoint.stored_state import StoredState
-from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.factory import build_trainer
 from engine.training.port import TrainingTrajectory
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.fit.measured.memory_of_a_pass import LiveBytes
 from tests.engine.training.ranks.worlds import run_ranks
 
@@ -79,9 +76,8 @@ def _measure(world: World, specs: Mapping[str, str], folder: Path, results: Path
     held: dict[str, dict[str, int]] = {}
     for name, told in specs.items():
         spec = JobSpec.model_validate_json(told)
-        make = FsdpTrainer if spec.trainer.backend == "torch" else DeepSpeedTrainer
         with LiveBytes() as live:
-            trainer: FsdpTrainer | DeepSpeedTrainer = make(folder, TrainerSettings.of(spec), device="cpu", world=world)
+            trainer = build_trainer(folder, TrainerSettings.of(spec), device="cpu", world=world)
             live.peak = live.now  # what came and went while DeepSpeed laid weights out is its host's
             for _ in range(2):
                 trainer.train_step(_answers())
@@ -101,11 +97,10 @@ def _measure(world: World, specs: Mapping[str, str], folder: Path, results: Path
 def _beside_weights(trainer: Any, folder: Path) -> int:
     """Of the same model, read once more."""
     with LiveBytes() as live:
-        if isinstance(trainer, FsdpTrainer):
-            with StoredState(weight_files(folder)) as stored:
-                read: Any = trainer._make_frozen(trainer._empty_model(), stored)
-        else:
-            read = trainer._loaded()
+        model = trainer._sharding.load(folder)
+        read: Any = model
+        if trainer._settings.trainer.backend == "torch":  # FSDP reads it only then
+            read = trainer._make_frozen(model)
         beside: int = live.peak - live.now
         del read
         return beside

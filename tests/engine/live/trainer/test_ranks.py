@@ -37,8 +37,7 @@ IN_TURN: Final = ["torch", pytest.param("deepspeed", marks=pytest.mark.soak)]
 
 
 def make_trainer(backend: str, **place: Any) -> Any:
-    from engine.training.fsdp.trainer import FsdpTrainer
-    from engine.training.zero.trainer import DeepSpeedTrainer
+    from engine.training.factory import build_trainer
 
     settings = TrainerSettings(
         optimizer=OptimizerSpec(warmup_steps=0),
@@ -49,7 +48,7 @@ def make_trainer(backend: str, **place: Any) -> Any:
         max_new_tokens=40,
         seed=0,
     )
-    return (FsdpTrainer if backend == "torch" else DeepSpeedTrainer)(DEMO_FOLDER, settings, **place)
+    return build_trainer(DEMO_FOLDER, settings, **place)
 
 
 def trajectories_of(seed: int) -> list[TrainingTrajectory]:

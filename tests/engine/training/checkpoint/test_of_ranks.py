@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import engine.training.zero.sharding as zero_sharding
+import engine.training.zero.division as zero_division
 from engine.training.checkpoint import rank_share, stored_state
 from engine.training.checkpoint.content import SavingFailed
 from engine.training.checkpoint.folder import (
@@ -24,10 +24,8 @@ from engine.training.checkpoint.folder import (
     write_checkpoint,
 )
 from engine.training.checkpoint.tensor_file import write_tensors
-from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.factory import ALONE, build_trainer
 from engine.training.ranks.world import World
-from engine.training.torch_trainer import TorchTrainer
-from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.two_ranks import settings_for
 from tests.engine.training.ranks.worlds import read_report, run_ranks, write_report
@@ -40,8 +38,7 @@ BACKENDS: dict[str, dict[str, Any]] = {"torch": {}, "deepspeed": {"backend": "de
 
 
 def trainer_of(kind: str, model: Path, world: World, **trainer: Any) -> Any:
-    make = DeepSpeedTrainer if trainer else FsdpTrainer
-    return make(model, settings_for(kind, **trainer), device="cpu", world=world)
+    return build_trainer(model, settings_for(kind, **trainer), device="cpu", world=world)
 
 
 def make_checkpoints(world: World, model: Path, into: Path) -> None:
@@ -69,7 +66,7 @@ def of_two(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_and_save(world: World, model: Path, of_two: Path, into: Path) -> None:
-    pytest.MonkeyPatch().setattr(zero_sharding, "PERSISTENT_NUMEL", 0)
+    pytest.MonkeyPatch().setattr(zero_division, "PERSISTENT_NUMEL", 0)
     for kind in KINDS:
         for name, stage in (("fsdp", {}), ("stage-1", {"zero_stage": 1}), ("stage-3", {"zero_stage": 3})):
             trainer = trainer_of(kind, model, world, **({"backend": "deepspeed", **stage} if stage else {}))
@@ -128,7 +125,7 @@ def test_four_ranks_read_and_write_their_own_quarters(model: Path, of_two: Path,
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_safetensors_checkpoint_can_be_resumed(model: Path, of_two: Path, tmp_path: Path, kind: str) -> None:
-    alone = TorchTrainer(model, settings_for(kind), device="cpu")
+    alone = build_trainer(model, settings_for(kind), device="cpu")
     alone.load(of_two / kind)
     saved = save(alone, tmp_path / "today")
     parts: dict[str, Callable[[Path], object]] = {
@@ -140,7 +137,7 @@ def test_plain_safetensors_checkpoint_can_be_resumed(model: Path, of_two: Path, 
         tensors = load_file(saved / name)
         parts[name] = lambda file, tensors=tensors: save_file(tensors, file, {"format": "pt"})  # type: ignore[misc]
     write_checkpoint(tmp_path / "then", parts)
-    later = TorchTrainer(model, settings_for(kind), device="cpu")
+    later = build_trainer(model, settings_for(kind), device="cpu")
     later.load(tmp_path / "then")
     assert_same_content(save(later, tmp_path / "again"), of_two / kind)
 
@@ -251,22 +248,21 @@ def test_torn_file_found_by_one_rank_is_refused_by_all(model: Path, of_two: Path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("make", [TorchTrainer, FsdpTrainer, DeepSpeedTrainer])
+@pytest.mark.parametrize(("backend", "world"), [("torch", None), ("torch", ALONE), ("deepspeed", None)])
 def test_other_dtype_or_adapter_rank_is_refused_with_both_values(
-    make: Callable[..., Any], of_two: Path, make_llama: MakeLlama
+    backend: str, world: World | None, of_two: Path, make_llama: MakeLlama
 ) -> None:
-    its_own = BACKENDS["deepspeed"] if make is DeepSpeedTrainer else {}
-    other = make(make_llama(dtype="float32"), settings_for("whole", **its_own), device="cpu")
+    other = build_trainer(
+        make_llama(dtype="float32"), settings_for("whole", **BACKENDS[backend]), device="cpu", world=world
+    )
     with pytest.raises(
         ValueError, match=r"of another model than this trainer's: dtype torch.bfloat16, not torch.float32"
     ):
         other.load(of_two / "whole")
-    if make is not TorchTrainer:
-        other.close()
-    settings = settings_for("adapter", **its_own)
+    other.close()
+    settings = settings_for("adapter", **BACKENDS[backend])
     thinner = replace(settings, trainer=settings.trainer.model_copy(update={"lora_rank": 2}))
-    adapted = make(make_llama(dtype="bfloat16"), thinner, device="cpu")
+    adapted = build_trainer(make_llama(dtype="bfloat16"), thinner, device="cpu", world=world)
     with pytest.raises(ValueError, match=r"lora_rank 3.*, not .*lora_rank 2.*; continue it with those, or"):
         adapted.load(of_two / "adapter")
-    if make is not TorchTrainer:
-        adapted.close()
+    adapted.close()

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.models.families.trained_model import read_model_config
 from engine.training.fsdp.copies import Copies
-from engine.training.fsdp.sharding import Sharding
+from engine.training.fsdp.division import Division
 from engine.training.parts.layout import own_part
 from engine.training.ranks.passes import PolicyPass
 from tests.engine.conftest import MakeLlama
@@ -45,11 +45,11 @@ class RoundedRows(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_a_rank_rounds_its_rows_twice_a_micro_batch(make_llama: MakeLlama, activations: str) -> None:
     with one_of(NUM_RANKS) as world:
         copies = Copies.of([list(range(NUM_RANKS))], own_rank=0)
-        sharding = Sharding(world, torch.device("cpu"), torch.bfloat16, copies)
-        model = sharding.empty_model(read_model_config(make_llama()))
+        division = Division(world, torch.device("cpu"), torch.bfloat16, copies)
+        model = division.empty_model(read_model_config(make_llama()))
         model.hold_activations(activations)  # type: ignore[arg-type]
         whole_pass = PolicyPass(model, settings_for("whole", compute_dtype="bfloat16"))
-        sharding.divide(whole_pass, model)
+        division.divide(whole_pass, model)
         rows = sum(own_part(each).numel() for each in model.parameters())
         with RoundedRows() as rounded:
             whole_pass(micro_batch())[0].sum().backward()

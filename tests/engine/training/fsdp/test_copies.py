@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.models.families.trained_model import read_model_config
 from engine.training.checkpoint.shares import Share
+from engine.training.factory import build_trainer
 from engine.training.fsdp.copies import Copies
-from engine.training.fsdp.sharding import Sharding
-from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.fsdp.division import Division
 from engine.training.parts.layout import Place, own_part, rows_of
 from engine.training.ranks.passes import PolicyPass
 from engine.training.ranks.world import World
@@ -28,9 +28,10 @@ from tests.engine.training.fsdp.test_ranks import micro_batch
 from tests.engine.training.ranks.two_ranks import (
     TwoRanksConformance,
     facts_of,
+    one_of_these,
+    results_of,
     settings_for,
-    story,
-    two_processes,
+    train_variant,
     write_facts,
 )
 from tests.engine.training.ranks.worlds import read_report, run_ranks, write_report
@@ -74,7 +75,7 @@ class Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def traffic(folder: Path, world: World, shard_within: str) -> dict[str, Any]:
-    trainer = FsdpTrainer(folder, settings_for("whole", shard_within=shard_within), device="cpu", world=world)
+    trainer = build_trainer(folder, settings_for("whole", shard_within=shard_within), device="cpu", world=world)
     passes: list[bool] = []
     backward = trainer._backward
 
@@ -102,12 +103,8 @@ def be_a_rank(world: World, folder: Path, results: Path) -> None:
         kind, _, how = variant.partition("/")
         sums = "update" if "one sum" in how else None
         mine = results / variant
-        mine.mkdir(exist_ok=True)
-        spec = settings_for(kind, shard_within="node", gradient_sums=sums)
-        trainer = FsdpTrainer(folder, spec, device="cpu", world=world)
-        write_facts(story(trainer, mine), mine, world)
-        trainer.close()
-        one_copy = FsdpTrainer(folder, settings_for(kind), device="cpu", world=world)
+        train_variant(world, folder, settings_for(kind, shard_within="node", gradient_sums=sums), mine)
+        one_copy = build_trainer(folder, settings_for(kind), device="cpu", world=world)
         one_copy.load(mine / "trained")
         save(one_copy, mine / "one-copy")
         one_copy.close()
@@ -116,17 +113,8 @@ def be_a_rank(world: World, folder: Path, results: Path) -> None:
         write_facts(traffic(folder, world, within), results / TRAFFIC / within, world)
 
 
-@pytest.fixture(scope="module")
-def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of four."""
-    folder, results = make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("hosts")
-    return two_processes(be_a_rank, folder, results, num_ranks=4, kinds=KINDS)
-
-
-@pytest.fixture(params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> str:
-    named: str = request.param
-    return named
+two_ranks = results_of(be_a_rank, num_ranks=4, kinds=KINDS)  # the results of four
+variant = one_of_these(VARIANTS)
 
 
 @pytest.mark.long
@@ -172,9 +160,9 @@ def test_hosts_exchange_one_sum_of_gradients_an_update(two_ranks: Path) -> None:
 def refuse_uneven_hosts(world: World, folder: Path, results: Path) -> None:
     on_two_hosts(world)
     with pytest.raises(ValueError) as refusal:
-        FsdpTrainer(folder, settings_for("whole", shard_within="node"), device="cpu", world=world)
+        build_trainer(folder, settings_for("whole", shard_within="node"), device="cpu", world=world)
     write_report(results, world, str(refusal.value))
-    trainer = FsdpTrainer(folder, settings_for("whole"), device="cpu", world=world)
+    trainer = build_trainer(folder, settings_for("whole"), device="cpu", world=world)
     trainer.close()
 
 
@@ -191,13 +179,13 @@ def test_uneven_hosts_are_refused_on_every_rank(make_llama: MakeLlama, tmp_path:
 
 def test_hosts_sum_after_the_last_micro_batch_only(make_llama: MakeLlama) -> None:
     with one_of(4) as world:
-        sharding = Sharding(world, torch.device("cpu"), torch.float32, Copies.of(HOSTS, own_rank=0))
-        model = sharding.empty_model(read_model_config(make_llama()))
+        division = Division(world, torch.device("cpu"), torch.float32, Copies.of(HOSTS, own_rank=0))
+        model = division.empty_model(read_model_config(make_llama()))
         whole_pass = PolicyPass(model, settings_for("whole"))
-        sharding.divide(whole_pass, model)
+        division.divide(whole_pass, model)
         calls = []
         for is_last in (False, False, True, False, True):
-            sharding.begin_backward(is_last=is_last)
+            division.begin_backward(is_last=is_last)
             with Crossings() as crossings:
                 whole_pass(micro_batch())[0].sum().backward()
             calls.append(crossings.calls)

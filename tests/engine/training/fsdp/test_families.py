@@ -14,14 +14,12 @@ from safetensors.torch import load_file
 from engine.models.families.trained_model import load_model
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
-from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.factory import build_trainer
 from engine.training.held_weights import HeldWeights
-from engine.training.port import Trainer
 from engine.training.ranks.passes import PolicyPass
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.torch_trainer import TorchTrainer
-from engine.training.zero.trainer import DeepSpeedTrainer
+from engine.training.trainer import Trainer
 from engine.weights.snapshot import map_weights
 from tests.engine.models.families.tiny import VARIANTS, save_tiny
 from tests.engine.training.fsdp.test_ranks import bytes_for_backward, divided
@@ -67,7 +65,7 @@ def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
         for sharers in (sharers for named, sharers in SHARED_OR_NOT if named == family):
             mine = results / family / f"{sharers}-share"
             mine.mkdir(parents=True, exist_ok=True)
-            trainer = FsdpTrainer(folder, settings_for(sharers), device="cpu", world=world)
+            trainer = build_trainer(folder, settings_for(sharers), device="cpu", world=world)
             metrics = train(trainer, mine / "trained")
             before = version_of(trainer)
             trainer.load(results / family / "alone" / "trained")
@@ -82,7 +80,7 @@ def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
 
 def write_low(folder: Path, world: World, file: Path) -> None:
     """Writes a bfloat16 step of ranks that share sequences, and the bytes that a float32 forward pass saves."""
-    trainer = FsdpTrainer(folder, settings_for(2, compute_dtype="bfloat16"), device="cpu", world=world)
+    trainer = build_trainer(folder, settings_for(2, compute_dtype="bfloat16"), device="cpu", world=world)
     low = trainer.train_step(trajectories_of(0, tools=True)).metrics
     trainer.close()
     file.write_text(json.dumps({"low": low, "kept": divided(folder, world)["for_backward"]}))
@@ -99,7 +97,7 @@ def results(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     for family, folder in folders.items():
         alone = results / family / "alone"
         alone.mkdir(parents=True)
-        trainer = TorchTrainer(folder, settings_for(activations="kept"), device="cpu")
+        trainer = build_trainer(folder, settings_for(activations="kept"), device="cpu")
         metrics = train(trainer, alone / "trained")
         (alone / "rank-0.json").write_text(
             json.dumps({"steps": metrics, "weights": version_of(trainer), "logprobs": trainer.probe().logprobs})
@@ -177,7 +175,7 @@ def test_transformers_loads_the_trained_weights(results: Path, folders: dict[str
 
 def test_published_weights_have_the_dtype_of_rollouts(tmp_path: Path) -> None:
     folder = save_tiny(tmp_path, "phi3", dtype=torch.bfloat16)
-    trainer = TorchTrainer(folder, settings_for(), device="cpu")
+    trainer = build_trainer(folder, settings_for(), device="cpu")
     stored, published = load_file(folder / "model.safetensors"), map_weights(trainer.snapshot(WeightsId(0, 0)))
     assert {name: tensor.dtype for name, tensor in published.items()} == dict.fromkeys(stored, torch.bfloat16)
     assert all(torch.equal(published[name], tensor) for name, tensor in stored.items())
@@ -186,23 +184,23 @@ def test_published_weights_have_the_dtype_of_rollouts(tmp_path: Path) -> None:
 
 def test_critic_of_such_a_model_resumes_exactly(folders: dict[str, Path], tmp_path: Path) -> None:
     with_critic = replace(settings_for(), algorithm=AlgorithmSpec(name="ppo"))
-    straight = TorchTrainer(folders["olmo2"], with_critic, device="cpu")
+    straight = build_trainer(folders["olmo2"], with_critic, device="cpu")
     straight.train_step(trajectories_of(0))
     save(straight, tmp_path)
     expected = straight.train_step(trajectories_of(1)).metrics
-    resumed = TorchTrainer(folders["olmo2"], with_critic, device="cpu")
+    resumed = build_trainer(folders["olmo2"], with_critic, device="cpu")
     resumed.load(tmp_path)
     assert resumed.train_step(trajectories_of(1)).metrics == expected
 
 
 def test_an_adapter_is_refused_by_name(folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match=r"trainer\.lora_rank must be 0 for a model of transformers'.*got 3:"):
-        TorchTrainer(folders["glm4"], settings_for(lora_rank=3), device="cpu")
+        build_trainer(folders["glm4"], settings_for(lora_rank=3), device="cpu")
 
 
 def test_deepspeed_is_refused_by_name(folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match=r"trainer\.backend must be torch for this model, got deepspeed"):
-        DeepSpeedTrainer(folders["glm4"], settings_for(), device="cpu")
+        build_trainer(folders["glm4"], settings_for(backend="deepspeed"), device="cpu")
 
 
 def test_every_family_is_here() -> None:

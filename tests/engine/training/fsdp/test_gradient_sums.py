@@ -11,10 +11,10 @@ from engine.fit.plan import TrainerPlan
 from engine.fit.trainer import affords_one_sum, trainer_need
 from engine.models.families.trained_model import read_model_config
 from engine.spec.job import JobSpec
+from engine.training.factory import build_trainer
 from engine.training.fsdp.copies import Copies
+from engine.training.fsdp.division import Division
 from engine.training.fsdp.gradient_sums import plan_of, sums_once
-from engine.training.fsdp.sharding import Sharding
-from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.parts.layout import own_part
 from engine.training.ranks.passes import PolicyPass
 from engine.training.ranks.world import World
@@ -27,9 +27,10 @@ from tests.engine.training.fsdp.test_ranks import micro_batch
 from tests.engine.training.ranks.two_ranks import (
     TwoRanksConformance,
     facts_of,
+    one_of_these,
+    results_of,
     settings_for,
-    story,
-    two_processes,
+    train_variant,
     write_facts,
 )
 from tests.engine.training.trainer_conformance import ROUNDING, trajectories_of
@@ -45,17 +46,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def traffic(folder: Path, world: World, sums: str) -> dict[str, Any]:
     """Of one step in bfloat16, with the gradients of its update."""
     spec = settings_for("whole", gradient_sums=sums, compute_dtype="bfloat16")
-    trainer = FsdpTrainer(folder, spec, device="cpu", world=world)
+    trainer = build_trainer(folder, spec, device="cpu", world=world)
     gradients: list[float] = []
-    clip = trainer._parts[0].clip
+    part: Any = trainer._sharding.parts[0]
+    clip = part.clip
 
     def kept() -> float:
-        norm = clip()
+        norm: float = clip()
         own = [each.grad for each in trainer._model.parameters()]
         gradients.extend(torch.cat([own_part(each).flatten() for each in own if each is not None]).tolist())
         return norm
 
-    trainer._parts[0].clip = kept  # type: ignore[method-assign]
+    part.clip = kept
     with Crossings() as crossings:
         metrics = trainer.train_step(trajectories_of(0, num=32)).metrics
     trainer.close()
@@ -65,25 +67,14 @@ def traffic(folder: Path, world: World, sums: str) -> dict[str, Any]:
 def be_a_rank(world: World, folder: Path, results: Path) -> None:
     for variant in VARIANTS:
         kind, _, sums = variant.partition("/")
-        mine = results / variant
-        mine.mkdir(exist_ok=True)
-        trainer = FsdpTrainer(folder, settings_for(kind, gradient_sums=sums), device="cpu", world=world)
-        write_facts(story(trainer, mine), mine, world)
-        trainer.close()
+        train_variant(world, folder, settings_for(kind, gradient_sums=sums), results / variant)
     for sums in SUMS:
         (results / TRAFFIC / sums).mkdir(exist_ok=True, parents=True)
         write_facts(traffic(folder, world, sums), results / TRAFFIC / sums, world)
 
 
-@pytest.fixture(scope="module")
-def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return two_processes(be_a_rank, make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("sums"), kinds=KINDS)
-
-
-@pytest.fixture(params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> str:
-    named: str = request.param
-    return named
+two_ranks = results_of(be_a_rank, kinds=KINDS)
+variant = one_of_these(VARIANTS)
 
 
 @pytest.mark.long
@@ -118,13 +109,13 @@ def test_one_sum_gives_the_same_gradients_within_rounding(two_ranks: Path) -> No
 def test_sums_wait_for_the_last_micro_batch(make_llama: MakeLlama) -> None:
     with one_of(2) as world:
         copies = Copies.of([[0, 1]], own_rank=0)
-        sharding = Sharding(world, torch.device("cpu"), torch.bfloat16, copies, sums_once=True)
-        model = sharding.empty_model(read_model_config(make_llama()))
+        division = Division(world, torch.device("cpu"), torch.bfloat16, copies, sums_once=True)
+        model = division.empty_model(read_model_config(make_llama()))
         whole_pass = PolicyPass(model, settings_for("whole", compute_dtype="bfloat16"))
-        sharding.divide(whole_pass, model)
+        division.divide(whole_pass, model)
         calls = []
         for is_last in (False, False, True, False, True):
-            sharding.begin_backward(is_last=is_last)
+            division.begin_backward(is_last=is_last)
             with Crossings() as crossings:
                 whole_pass(micro_batch())[0].sum().backward()
             calls.append(crossings.calls["reduce_scatter_base within"])

@@ -1,4 +1,4 @@
-"""Two FSDP2 ranks make the same steps as one process and as the torch trainer; memory and traffic of each."""
+"""Two FSDP2 ranks make the same steps as one process and as the whole trainer; memory and traffic of each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.models.families.trained_model import read_model_config
 from engine.models.loading import load_decoder, weight_files
 from engine.training.checkpoint.stored_state import StoredState
+from engine.training.factory import build_trainer
 from engine.training.fsdp.copies import Copies
-from engine.training.fsdp.sharding import Sharding
-from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.fsdp.division import Division
 from engine.training.parts.layout import decoder_places, own_part
 from engine.training.ranks.passes import PolicyPass
 from engine.training.ranks.world import World
@@ -25,9 +25,10 @@ from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.two_ranks import (
     TwoRanksConformance,
     facts_of,
+    one_of_these,
+    results_of,
     settings_for,
-    story,
-    two_processes,
+    train_variant,
     write_facts,
 )
 from tests.engine.training.trainer_conformance import trajectories_of
@@ -65,13 +66,13 @@ def bytes_for_backward(whole_pass: Callable[[MicroBatch], Any], *, model: nn.Mod
 def divided(folder: Path, world: World) -> dict[str, int]:
     """The bytes of a rank's share of the weights, and those that its forward pass saves."""
     world.enter("cpu")
-    sharding = Sharding(world, torch.device("cpu"), torch.float32, Copies.within("all", world))
-    model = sharding.empty_model(read_model_config(folder))
+    division = Division(world, torch.device("cpu"), torch.float32, Copies.within("all", world))
+    model = division.empty_model(read_model_config(folder))
     places = decoder_places(model.config, dict(model.named_parameters()))
     whole_pass = PolicyPass(model, settings_for("whole"))
-    sharding.divide(whole_pass, model)
+    division.divide(whole_pass, model)
     with StoredState(weight_files(folder)) as stored:
-        sharding.fill(dict(model.named_parameters()), places, stored)
+        division.fill(dict(model.named_parameters()), places, stored)
     facts = {
         "of_weights": sum(own_part(parameter).nbytes for parameter in model.parameters()),
         "for_backward": bytes_for_backward(whole_pass, model=model),
@@ -94,7 +95,7 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def in_bfloat16(folder: Path, world: World) -> dict[str, Any]:
-    trainer = FsdpTrainer(folder, settings_for("whole", compute_dtype="bfloat16"), device="cpu", world=world)
+    trainer = build_trainer(folder, settings_for("whole", compute_dtype="bfloat16"), device="cpu", world=world)
     with Traffic() as traffic:
         metrics = trainer.train_step(trajectories_of(0)).metrics
     trainer.close()
@@ -104,7 +105,7 @@ def in_bfloat16(folder: Path, world: World) -> dict[str, Any]:
 def thin_adapter(folder: Path, world: World) -> dict[str, Any]:
     settings = settings_for("adapter")
     trainer_spec = settings.trainer.model_copy(update={"lora_rank": 1})
-    trainer = FsdpTrainer(folder, replace(settings, trainer=trainer_spec), device="cpu", world=world)
+    trainer = build_trainer(folder, replace(settings, trainer=trainer_spec), device="cpu", world=world)
     metrics = [trainer.train_step(trajectories_of(step)).metrics for step in range(2)]
     trainer.close()
     return {"metrics": metrics}
@@ -113,25 +114,14 @@ def thin_adapter(folder: Path, world: World) -> dict[str, Any]:
 def be_a_rank(world: World, folder: Path, results: Path) -> None:
     for variant in VARIANTS:
         kind, _, activations = variant.partition("/")
-        mine = results / variant
-        mine.mkdir(exist_ok=True)
-        trainer = FsdpTrainer(folder, settings_for(kind, activations=activations), device="cpu", world=world)
-        write_facts(story(trainer, mine), mine, world)
-        trainer.close()
+        train_variant(world, folder, settings_for(kind, activations=activations), results / variant)
     for name, find in ((DIVIDED, divided), (LOW, in_bfloat16), (THIN, thin_adapter)):
         (results / name).mkdir(exist_ok=True)
         write_facts(find(folder, world), results / name, world)
 
 
-@pytest.fixture(scope="module")
-def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return two_processes(be_a_rank, make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks"))
-
-
-@pytest.fixture(params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> str:
-    named: str = request.param
-    return named
+two_ranks = results_of(be_a_rank)
+variant = one_of_these(VARIANTS)
 
 
 @pytest.mark.long

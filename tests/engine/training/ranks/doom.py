@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.fsdp.sharding import FsdpPart, FsdpSharding
 
 PHASES: Final = ("forward", "gather", "backward", "update")
 
@@ -53,7 +53,7 @@ def _strike_at_gather(trainer: Any, strike: Strike) -> None:
 
 def _gatherer(trainer: Any) -> tuple[Any, str]:
     """The object and attribute under which the gather function is looked up."""
-    if isinstance(trainer, FsdpTrainer):
+    if isinstance(trainer._sharding, FsdpSharding):
         import torch.distributed
 
         return torch.distributed, "all_gather_single"
@@ -70,8 +70,8 @@ def _strike_at_gradient(output: Any, strike: Strike) -> None:
 
 def _strike_at_update(trainer: Any, strike: Strike) -> None:
     """Patches the optimizer's class, as the first part steps first."""
-    part = trainer._parts[0]
-    optimizer = part._optimizer if isinstance(trainer, FsdpTrainer) else part._engine.optimizer.optimizer
+    part = trainer._sharding.parts[0]
+    optimizer: Any = part._optimizer if isinstance(part, FsdpPart) else part._engine.optimizer.optimizer
     step = type(optimizer).step
 
     def stepped(*arguments: Any, **named: Any) -> Any:

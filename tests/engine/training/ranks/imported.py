@@ -4,7 +4,7 @@ from importlib import import_module
 
 from engine.training.zero.guest import import_deepspeed
 
-for name in ("torch_trainer", "fsdp.trainer", "zero.trainer"):
+for name in ("factory", "whole.sharding", "fsdp.sharding", "zero.sharding"):
     import_module(f"engine.training.{name}")
 import_module("tests.engine.training.ranks.worlds")
 import_deepspeed("cpu")

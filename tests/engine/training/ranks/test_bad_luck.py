@@ -13,15 +13,13 @@ from typing import Any
 
 import pytest
 
-import engine.training.zero.sharding as zero_sharding
+import engine.training.zero.division as zero_division
 from engine.live.process.memory import describe_error, is_out_of_memory
 from engine.training.checkpoint.folder import verify_checkpoint
-from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.factory import build_trainer
 from engine.training.port import TrainingTrajectory
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.torch_trainer import TorchTrainer
-from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.doom import PHASES, kill_this_process, strike_at
 from tests.engine.training.ranks.two_ranks import poisoned, settings_for
@@ -39,9 +37,8 @@ AT_ONCE_S = TIMEOUT_S / 2
 
 
 def trainer_of(backend: str, kind: str, model: Path, world: World) -> Any:
-    pytest.MonkeyPatch().setattr(zero_sharding, "PERSISTENT_NUMEL", 0)  # so that stage 3 shards these small models
-    make = FsdpTrainer if backend == "torch" else DeepSpeedTrainer
-    return make(model, settings_for(kind, **BACKENDS[backend]), device="cpu", world=world)
+    pytest.MonkeyPatch().setattr(zero_division, "PERSISTENT_NUMEL", 0)  # so that stage 3 shards these small models
+    return build_trainer(model, settings_for(kind, **BACKENDS[backend]), device="cpu", world=world)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +80,7 @@ def test_rank_killed_in_a_step_fails_all_and_keeps_checkpoint(
     assert run_ranks(2, lose_a_rank, model, tmp_path, backend, phase) == [7, -signal.SIGKILL]
     assert float(read_report(tmp_path, 0)) < AT_ONCE_S
     verify_checkpoint(tmp_path / "step-1")
-    alone = TorchTrainer(model, settings_for("critic"), device="cpu")
+    alone = build_trainer(model, settings_for("critic"), device="cpu")
     alone.load(tmp_path / "step-1")
     assert_same_content(save(alone, tmp_path / "again"), tmp_path / "step-1")
 
@@ -153,7 +150,7 @@ def in_one_pass(kind: str) -> TrainerSettings:
 
 
 def run_out(world: World, model: Path, into: Path) -> None:
-    trainer = FsdpTrainer(model, in_one_pass("whole"), device="cpu", world=world)
+    trainer = build_trainer(model, in_one_pass("whole"), device="cpu", world=world)
     trainer.train_step(trajectories_of(0))
     save(trainer, into / "step-1")
     if world.index == 1:

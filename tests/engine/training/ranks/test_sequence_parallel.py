@@ -8,12 +8,11 @@ import pytest
 
 from engine.models.loading import read_config
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
-from engine.training.fsdp.trainer import FsdpTrainer
-from engine.training.port import Trainer
+from engine.training.factory import build_trainer
 from engine.training.ranks.sequence_parallel import refuse_heads
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.trainer import Trainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.worlds import run_ranks
 from tests.engine.training.routed import routed
@@ -60,7 +59,7 @@ def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
             for sharers in SHARED_BY[num_ranks]:
                 mine = results / layout / kind / f"{num_ranks}-ranks-{sharers}-share"
                 mine.mkdir(parents=True, exist_ok=True)
-                trainer = FsdpTrainer(folder, settings_for(kind, sharers), device="cpu", world=world)
+                trainer = build_trainer(folder, settings_for(kind, sharers), device="cpu", world=world)
                 metrics = train(trainer, folder, mine / "trained")
                 (mine / f"rank-{world.index}.json").write_text(json.dumps(metrics))
                 trainer.close()
@@ -74,7 +73,7 @@ def train_on_hosts(world: World, folder: Path, kind: str, results: Path) -> None
     """Two hosts of two ranks, each with a copy of the weights; the ranks of a host share sequences."""
     world.host = f"host-{world.index // 2}"
     on_hosts = settings_for(kind, 2, shard_within="node", gradient_sums="update")
-    trainer = FsdpTrainer(folder, on_hosts, device="cpu", world=world)
+    trainer = build_trainer(folder, on_hosts, device="cpu", world=world)
     (results / f"rank-{world.index}.json").write_text(json.dumps(train(trainer, folder, results / "trained")))
     trainer.close()
 
@@ -90,7 +89,7 @@ def results(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> 
         for kind in LAYOUTS[layout]:
             alone = results / layout / kind / "alone"
             alone.mkdir(parents=True)
-            metrics = train(TorchTrainer(folder, settings_for(kind), device="cpu"), folder, alone / "trained")
+            metrics = train(build_trainer(folder, settings_for(kind), device="cpu"), folder, alone / "trained")
             (alone / "rank-0.json").write_text(json.dumps(metrics))
     for num_ranks in SHARED_BY:
         assert run_ranks(num_ranks, be_a_rank, folders, results) == [0] * num_ranks

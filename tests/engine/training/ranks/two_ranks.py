@@ -1,11 +1,11 @@
 """Conformance of two ranks that train together, for every way to shard weights.
 
-A test module starts the ranks by `two_processes` and subclasses `TwoRanksConformance`, named Test…. It provides the
-fixtures `two_ranks`, the folder of their results, and `variant`, the subfolder of one of the trainers: KIND/NAME.
+A test module starts the ranks and subclasses `TwoRanksConformance`, named Test…. It has the fixtures `two_ranks`, the
+folder of their results (`results_of`), and `variant`, the subfolder of one of the trainers: KIND/NAME (`one_of_these`).
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
 from operator import or_
@@ -17,10 +17,11 @@ import pytest
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
 from engine.training.checkpoint.folder import MANIFEST_FILE, verify_checkpoint
-from engine.training.port import SharedTrainer, Trainer, TrainingTrajectory
+from engine.training.factory import build_trainer
+from engine.training.port import TrainingTrajectory
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.trainer import Trainer
 from engine.weights.snapshot import bytes_of
 from engine.weights.spans import Spans
 from engine.weights.sums import added
@@ -81,7 +82,7 @@ def train(trainer: Trainer) -> list[dict[str, float]]:
     return [trainer.train_step(batch).metrics for batch in batches()]
 
 
-def story(trainer: SharedTrainer, results: Path) -> dict[str, Any]:
+def story(trainer: Trainer, results: Path) -> dict[str, Any]:
     steps = train(trainer)
     save(trainer, results / "trained")
     skipped = trainer.train_step(poisoned()).metrics
@@ -102,6 +103,13 @@ def story(trainer: SharedTrainer, results: Path) -> dict[str, Any]:
         "version": version_of(trainer),
     }
     return {"steps": steps, "skipped": skipped, "kept": kept, "loaded": loaded, "on": on, "again": again, **published}
+
+
+def train_variant(world: World, folder: Path, settings: TrainerSettings, results: Path) -> None:
+    results.mkdir(exist_ok=True)
+    trainer = build_trainer(folder, settings, device="cpu", world=world)
+    write_facts(story(trainer, results), results, world)
+    trainer.close()
 
 
 def write_facts(facts: dict[str, Any], results: Path, world: World) -> None:
@@ -126,21 +134,43 @@ def two_processes(
     num_ranks: int = 2,
     kinds: Iterable[str] = KINDS,
 ) -> Path:
-    """Runs the ranks, and before them the torch trainer on the same batches. Returns `results`, which they fill."""
+    """Runs the ranks, and before them the whole trainer on the same batches. Returns `results`, which they fill."""
     for kind in kinds:
-        torch_trainer = TorchTrainer(folder, settings_for(kind), device="cpu")
+        whole_trainer = build_trainer(folder, settings_for(kind), device="cpu")
         (results / kind).mkdir()
-        (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
-        save(torch_trainer, results / kind / "torch")
-        (results / kind / "probe.json").write_text(json.dumps(asdict(torch_trainer.probe())))
-        version = torch_trainer.snapshot(WeightsId(0, 0))
+        (results / kind / "torch.json").write_text(json.dumps(train(whole_trainer)))
+        save(whole_trainer, results / kind / "torch")
+        (results / kind / "probe.json").write_text(json.dumps(asdict(whole_trainer.probe())))
+        version = whole_trainer.snapshot(WeightsId(0, 0))
         (results / kind / "version").write_bytes(version.buffer)
         (results / kind / "sums.json").write_text(json.dumps(version.manifest.sums))
     assert run_ranks(num_ranks, be_a_rank, folder, results, are_fresh=are_fresh) == [0] * num_ranks
     return results
 
 
-def sums_written_by(trainer: SharedTrainer) -> tuple[int, ...]:
+def results_of(be_a_rank: BeARank, **processes: Any) -> Any:
+    """The fixture `two_ranks` of ranks that train a small model. `processes`: as `two_processes` takes."""
+
+    @pytest.fixture(scope="module")
+    def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        folder, results = make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks")
+        return two_processes(be_a_rank, folder, results, **processes)
+
+    return two_ranks
+
+
+def one_of_these(variants: Sequence[str]) -> Any:
+    """The fixture `variant`."""
+
+    @pytest.fixture(params=variants)
+    def variant(request: pytest.FixtureRequest) -> str:
+        name: str = request.param
+        return name
+
+    return variant
+
+
+def sums_written_by(trainer: Trainer) -> tuple[int, ...]:
     whole = Spans.joined([(0, bytes_of(trainer.published.entries))])
     return trainer.published.write(memoryview(bytearray(whole.num_bytes)), whole)
 
@@ -158,7 +188,7 @@ def together(*versions: str) -> bytes:
 class TwoRanksConformance:
     NUM_RANKS: ClassVar = 2
 
-    def test_two_ranks_make_the_steps_of_the_torch_trainer(self, two_ranks: Path, variant: str) -> None:
+    def test_two_ranks_make_the_steps_of_the_whole_trainer(self, two_ranks: Path, variant: str) -> None:
         of_torch = two_ranks / variant.partition("/")[0]
         assert_same_steps(
             facts_of(two_ranks, variant)["steps"],
@@ -185,12 +215,12 @@ class TwoRanksConformance:
         ends = [two_ranks / variant / name for name in ("straight", "resumed")]
         assert (ends[0] / MANIFEST_FILE).read_bytes() == (ends[1] / MANIFEST_FILE).read_bytes()
 
-    def test_checkpoint_of_the_torch_trainer_is_loaded_whole(self, two_ranks: Path, variant: str) -> None:
+    def test_checkpoint_of_the_whole_trainer_is_loaded_whole(self, two_ranks: Path, variant: str) -> None:
         taken, of_torch = two_ranks / variant / "from-torch", two_ranks / variant.partition("/")[0] / "torch"
         verify_checkpoint(taken)
         assert_same_content(taken, of_torch)
 
-    def test_shares_of_the_ranks_form_the_torch_trainers_version(self, two_ranks: Path, variant: str) -> None:
+    def test_shares_of_the_ranks_form_the_whole_trainers_version(self, two_ranks: Path, variant: str) -> None:
         ranks = [facts_of(two_ranks, variant, rank) for rank in range(self.NUM_RANKS)]
         expected = (two_ranks / variant.partition("/")[0] / "version").read_bytes()
         every = Spans.joined((start, end) for rank in ranks for start, end in rank["share"])  # refuses overlaps
@@ -199,7 +229,7 @@ class TwoRanksConformance:
         sums = json.loads((two_ranks / variant.partition("/")[0] / "sums.json").read_text())
         assert any(sums) and list(added(rank["sums"] for rank in ranks)) == sums
 
-    def test_every_rank_has_the_probe_of_the_torch_trainer(self, two_ranks: Path, variant: str) -> None:
+    def test_every_rank_has_the_probe_of_the_whole_trainer(self, two_ranks: Path, variant: str) -> None:
         first, *others = (facts_of(two_ranks, variant, rank)["probe"] for rank in range(self.NUM_RANKS))
         expected = json.loads((two_ranks / variant.partition("/")[0] / "probe.json").read_text())
         assert all(first == other for other in others) and first["token_ids"] == expected["token_ids"]
@@ -209,6 +239,6 @@ class TwoRanksConformance:
         self, two_ranks: Path, variant: str, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
         trained = two_ranks / variant / "trained"
-        trainer = TorchTrainer(make_llama(dtype="bfloat16"), settings_for(variant.partition("/")[0]), device="cpu")
+        trainer = build_trainer(make_llama(dtype="bfloat16"), settings_for(variant.partition("/")[0]), device="cpu")
         trainer.load(trained)
         assert_same_content(save(trainer, tmp_path), trained)

@@ -11,10 +11,10 @@ import torch
 
 from engine.__main__ import main
 from engine.spec.job import JobSpec
+from engine.training.factory import build_trainer
 from engine.training.replay.deterministic import WORKSPACE, deterministic_kernels, fix_workspace
 from engine.training.replay.record import RECORD_FILE
 from engine.training.settings import TrainerSettings
-from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.replay.test_replay_step import change, recording, spec_of
 from tests.engine.training.trainer_conformance import trajectories_of
@@ -59,7 +59,7 @@ def test_a_cpu_computes_as_it_always_does(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_step_runs_on_deterministic_kernels(make_llama: MakeLlama) -> None:
     model = make_llama(dtype="bfloat16")
     settings = TrainerSettings.of(JobSpec.model_validate(spec_of(model)))
-    trainers = [TorchTrainer(model, settings, device="cpu") for _ in range(2)]
+    trainers = [build_trainer(model, settings, device="cpu") for _ in range(2)]
     plain = trainers[0].train_step(trajectories_of(0))
     with deterministic_kernels(are_wanted=True) as operations:
         chosen = trainers[1].train_step(trajectories_of(0))

@@ -16,14 +16,13 @@ from engine.__main__ import main
 from engine.spec.job import JobSpec
 from engine.training.batch import TrainingBatch
 from engine.training.checkpoint.folder import verify_checkpoint
-from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.factory import build_trainer
 from engine.training.ranks.world import World
 from engine.training.replay.batch import as_tensors, from_tensors
 from engine.training.replay.comparison import difference
 from engine.training.replay.record import BATCH_FILE, BEGIN, RECORD_FILE, Machine
 from engine.training.replay.recording import AskedStep, RecordedTrainer, train_witnessed
 from engine.training.settings import TrainerSettings
-from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.ranks.worlds import run_ranks
 from tests.engine.training.trainer_conformance import trajectories_of
@@ -49,7 +48,7 @@ def recording(make_llama: MakeLlama, tmp_path: Path) -> Path:
     spec = spec_of(model)
     asked = AskedStep(step=2, folder=tmp_path / "step-2", spec=spec, model=model, num_ranks=1)
     settings = TrainerSettings.of(JobSpec.model_validate(spec))
-    trainer = RecordedTrainer(TorchTrainer(model, settings, device="cpu"), asked, steps_before=0)
+    trainer = RecordedTrainer(build_trainer(model, settings, device="cpu"), asked, steps_before=0)
     for step in range(3):
         trainer.train_step(trajectories_of(step, tools=True))
     return asked.folder
@@ -80,7 +79,7 @@ def test_pending_checkpoint_is_written_before_the_recording(make_llama: MakeLlam
     model = make_llama(dtype="bfloat16")
     spec = spec_of(model)
     asked = AskedStep(step=2, folder=tmp_path / "step-2", spec=spec, model=model, num_ranks=1)
-    trainer = TorchTrainer(model, TrainerSettings.of(JobSpec.model_validate(spec)), device="cpu")
+    trainer = build_trainer(model, TrainerSettings.of(JobSpec.model_validate(spec)), device="cpu")
     recorded = RecordedTrainer(trainer, asked, steps_before=0)
     recorded.train_step(trajectories_of(0))
     write = recorded.prepare_save(tmp_path / "step-1")
@@ -144,7 +143,7 @@ def recorded_by(world: World, folder: Path, results: Path, shard_within: str) ->
     world.host = f"host-{world.index // 2}"
     ranks_per_host = 2 if shard_within == "node" else None
     settings = TrainerSettings.of(JobSpec.model_validate(spec))
-    trainer = FsdpTrainer(folder, settings, device="cpu", world=world)
+    trainer = build_trainer(folder, settings, device="cpu", world=world)
     recording = results / "recording"
     if world.index:
         trainer.prepare_save(recording / BEGIN)()

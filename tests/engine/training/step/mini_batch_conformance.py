@@ -1,7 +1,4 @@
-"""Conformance suite of all trainers for steps of several updates.
-
-A test module subclasses `MiniBatchConformance`, named Test…, and provides the fixture `make_trainer`.
-"""
+"""What every trainer does in steps of several updates. Part of `ShardingConformance`."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -14,31 +14,16 @@ from engine.spec.job import AlgorithmSpec, CorrectionSpec, CriticSpec, Optimizer
 from engine.spec.recipes import CorrectionName
 from engine.training.port import TrainingTrajectory
 from engine.training.step.mini_batch import cut
-from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.process.test_progress import noted
 from tests.engine.training.step.mini_batch_conformance import (
     PARTS,
-    MiniBatchConformance,
     four_groups,
     written_by,
 )
-from tests.engine.training.trainer_conformance import SMOOTH_EPS, MakeTrainer, save, settings
+from tests.engine.training.trainer_conformance import SMOOTH_EPS, save, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def trainer_of(folder: Path, **given: Any) -> TorchTrainer:
-    return TorchTrainer(folder, settings(**given), device="cpu")
-
-
-@pytest.fixture
-def make_trainer() -> MakeTrainer:
-    return trainer_of
-
-
-class TestTorchTrainersMiniBatches(MiniBatchConformance):
-    pass
 
 
 # Cutting --------------------------------------------------------------------------------------------------------------

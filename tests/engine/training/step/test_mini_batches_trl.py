@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from engine.algorithms.advantages import group_advantages
 from engine.spec.job import AlgorithmSpec, CorrectionSpec, OptimizerSpec
 from engine.spec.recipes import AlgorithmName, CorrectionName
+from engine.training.factory import build_trainer
 from engine.training.port import TrainingTrajectory
-from engine.training.torch_trainer import TorchTrainer
 from tests.engine.algorithms.trl_loss import trl_loss, trl_weights
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.step.mini_batch_conformance import (
@@ -96,7 +96,7 @@ def test_four_updates_equal_those_with_trls_losses(
         mini_batches=len(PARTS),
         passes=2,
     )
-    trainer = TorchTrainer(folder, given, device="cpu")
+    trainer = build_trainer(folder, given, device="cpu")
     metrics = trainer.train_step(batch).metrics
     assert_same_weights(trainer, updates_by_trl(folder, batch, spec, passes=2))
     assert name == "cispo" or metrics["train/clip_fraction"] > 0.0

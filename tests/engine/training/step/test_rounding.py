@@ -18,6 +18,7 @@ from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.loading import read_config
 from engine.spec.job import TrainerSpec
+from engine.training.factory import build_trainer
 from engine.training.port import TrainingTrajectory
 from engine.training.step.activations import shape_of
 from engine.training.step.gap import GapTally
@@ -25,7 +26,6 @@ from engine.training.step.head import head_scores
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.ranks import Alone
 from engine.training.step.rounding import Rounding
-from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import settings
 
@@ -219,7 +219,7 @@ def answers(folder: Path, temperature: float = 1.0) -> list[TrainingTrajectory]:
 
 def is_within(folder: Path, batch: list[TrainingTrajectory], products: str = "float32") -> bool:
     given = settings(trainer=TrainerSpec.model_validate({"compute_dtype": products}))
-    metrics = TorchTrainer(folder, given, device="cpu").train_step(batch).metrics
+    metrics = build_trainer(folder, given, device="cpu").train_step(batch).metrics
     return metrics[GAP] <= metrics[BOUND]
 
 

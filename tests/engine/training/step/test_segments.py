@@ -16,10 +16,10 @@ from engine.policy.lineage import WeightsId
 from engine.spec.job import OptimizerSpec
 from engine.training.batch import TrainingBatch, TrainingTrajectory
 from engine.training.checks import check_batch
+from engine.training.factory import build_trainer
 from engine.training.replay.batch import as_tensors, from_tensors
 from engine.training.sequences import Sequences
 from engine.training.step.micro_batch import MicroBatch, batch_step
-from engine.training.torch_trainer import TorchTrainer
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import SMOOTH_EPS, settings, trajectories_of
@@ -123,7 +123,7 @@ def step_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: float) ->
 def test_step_of_segmented_trajectories_equals_the_reference(make_llama: MakeLlama) -> None:
     folder, batch = make_llama(), [replace(each, reward=float(at % 2)) for at, each in enumerate(some())]
     optimizer = OptimizerSpec(learning_rate=1e-2, warmup_steps=0, weight_decay=0.0, eps=SMOOTH_EPS)
-    trainer = TorchTrainer(folder, settings(optimizer=optimizer), device="cpu")
+    trainer = build_trainer(folder, settings(optimizer=optimizer), device="cpu")
     trainer.train_step(batch)
     expected = step_by_hand(folder, batch, lr=1e-2)
     for name, tensor in map_weights(trainer.snapshot(WeightsId(0, 1))).items():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ from engine.inference.port import SamplingParams, SequenceOutput, SequenceReques
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CorrectionSpec, OptimizerSpec, TeacherSpec
-from engine.training.parts.trained import TrainedPart
+from engine.training.factory import build_trainer
 from engine.training.port import TrainingTrajectory
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.trainer import Trainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import hash_of, settings, trajectories_of
 
@@ -35,16 +36,19 @@ def logprobs(folder: Path, each: TrainingTrajectory) -> tuple[Tensor, dict[str, 
     return own_T, dict(model.named_parameters())
 
 
-def gradients_of(trainer: TorchTrainer, batch: list[TrainingTrajectory]) -> dict[str, Tensor]:
+def gradients_of(trainer: Trainer, batch: list[TrainingTrajectory]) -> dict[str, Tensor]:
     """Gradients by Hugging Face names, before clipping."""
     gradients: dict[str, Tensor] = {}
 
-    def keep(part: TrainedPart) -> float:
-        own = {name: each.grad for name, each in part.parameters.items() if each.grad is not None}
-        gradients.update({name: view.clone() for name, view in part.views(own).items()})
+    part: Any = trainer._sharding.parts[0]
+
+    def keep() -> float:
+        part.take_gradients()
+        own = {name: each.grad for name, each in part._own.items() if each.grad is not None}
+        gradients.update({name: view.clone() for name, view in part._part.views(own).items()})
         return 0.0
 
-    trainer._clip = keep  # type: ignore[method-assign]
+    part.clip = keep
     trainer.train_step(batch)
     return gradients
 
@@ -73,12 +77,12 @@ def test_gradient_equals_the_hand_written_one(make_llama: MakeLlama, reward_weig
         teacher=taught_by(teacher, coefficient=0.3, reward_weight=reward_weight),
     )
     given = replace(settings(algorithm=algorithm), max_new_tokens=len(one.response_ids))  # Dr. GRPO divides by it
-    gradients = gradients_of(TorchTrainer(folder, given, device="cpu"), batch)
+    gradients = gradients_of(build_trainer(folder, given, device="cpu"), batch)
     for name, gradient in expected.items():
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-5)
 
 
-def answers_of(trainer: TorchTrainer, rollouts: TorchRolloutEngine, step: int) -> list[TrainingTrajectory]:
+def answers_of(trainer: Trainer, rollouts: TorchRolloutEngine, step: int) -> list[TrainingTrajectory]:
     """On-policy answers to three prompts."""
     num = 24
     rollouts.install(trainer.snapshot(WeightsId(0, step)))
@@ -110,7 +114,7 @@ def distances(make_llama: MakeLlama) -> list[float]:
     folder, teacher = make_llama(), make_llama(tied=True, kv_heads=1)
     algorithm = AlgorithmSpec(group_size=1, teacher=taught_by(teacher))
     given = settings(algorithm=algorithm, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0))
-    trainer = TorchTrainer(folder, given, device="cpu")
+    trainer = build_trainer(folder, given, device="cpu")
     rollouts = TorchRolloutEngine(folder, max_batch=24, device="cpu")
     return [trainer.train_step(answers_of(trainer, rollouts, step)).metrics["train/teacher_kl"] for step in range(40)]
 
@@ -123,13 +127,13 @@ def test_policy_without_rewards_approaches_its_teacher(make_llama: MakeLlama) ->
 
 def test_teacher_is_frozen_and_not_part_of_checkpoints(make_llama: MakeLlama, tmp_path: Path) -> None:
     algorithm = AlgorithmSpec(teacher=taught_by(make_llama(tied=True, kv_heads=1), reward_weight=1.0))
-    trainer, plain = (TorchTrainer(make_llama(), settings(algorithm=each), device="cpu") for each in (algorithm, None))
-    assert trainer._teacher is not None
-    before = {name: each.clone() for name, each in trainer._teacher.named_parameters()}
+    trainer, plain = (build_trainer(make_llama(), settings(algorithm=each), device="cpu") for each in (algorithm, None))
+    teacher = trainer._modules["teacher"]
+    before = {name: each.clone() for name, each in teacher.named_parameters()}
     for learner in (trainer, plain):
         learner.train_step(trajectories_of(0))
     assert hash_of(trainer) != hash_of(plain)
-    assert all(torch.equal(before[name], each) for name, each in trainer._teacher.named_parameters())
+    assert all(torch.equal(before[name], each) for name, each in teacher.named_parameters())
     trainer.prepare_save(tmp_path)()
     plain.load(tmp_path)  # resumes without a teacher
     assert hash_of(plain) == hash_of(trainer)
@@ -138,6 +142,6 @@ def test_teacher_is_frozen_and_not_part_of_checkpoints(make_llama: MakeLlama, tm
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_rewards_have_the_weight_of_the_spec(make_llama: MakeLlama, weight: float) -> None:
     algorithm = AlgorithmSpec(teacher=taught_by(make_llama(), reward_weight=weight))
-    result = TorchTrainer(make_llama(), settings(algorithm=algorithm), device="cpu").train_step(trajectories_of(0))
-    without = TorchTrainer(make_llama(), settings(), device="cpu").train_step(trajectories_of(0))
+    result = build_trainer(make_llama(), settings(algorithm=algorithm), device="cpu").train_step(trajectories_of(0))
+    without = build_trainer(make_llama(), settings(), device="cpu").train_step(trajectories_of(0))
     assert result.advantages == tuple(weight * each for each in without.advantages)

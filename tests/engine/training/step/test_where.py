@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.factory import build_trainer
+from engine.training.trainer import Trainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import settings, trajectories_of
 
@@ -16,17 +17,17 @@ def fail(*_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def in_forward(trainer: TorchTrainer) -> None:
+def in_forward(trainer: Trainer) -> None:
     trainer._model.layers[-1].register_forward_pre_hook(fail)
 
 
-def in_backward(trainer: TorchTrainer) -> None:
+def in_backward(trainer: Trainer) -> None:
     trainer._model.layers[-1].register_forward_hook(lambda _, __, output: output.register_hook(fail) and None)
 
 
 @pytest.mark.parametrize("where", [in_forward, in_backward])
-def test_micro_batch_size_is_noted_once(where: Callable[[TorchTrainer], None], make_llama: MakeLlama) -> None:
-    trainer = TorchTrainer(make_llama(), settings(), device="cpu")
+def test_micro_batch_size_is_noted_once(where: Callable[[Trainer], None], make_llama: MakeLlama) -> None:
+    trainer = build_trainer(make_llama(), settings(), device="cpu")
     where(trainer)
     (one,) = trajectories_of(1, num=1)
     length = len(one.prompt_ids) + len(one.response_ids) - 1  # the last token predicts nothing

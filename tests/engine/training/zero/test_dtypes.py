@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import engine.training.zero.sharding as sharding
+import engine.training.zero.division as division
 from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.training.factory import build_trainer
 from engine.training.parts.exact_dtype import WrongDtype
 from engine.training.settings import TrainerSettings
-from engine.training.torch_trainer import TorchTrainer
 from engine.training.zero.guest import import_deepspeed
-from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.products import in_pairs
 from tests.engine.training.trainer_conformance import (
@@ -43,13 +42,13 @@ def let_deepspeed_believe(monkeypatch: pytest.MonkeyPatch, *, fp16: bool, bf16: 
 
 @pytest.mark.long_except("1-False-False", "2-True-False", "2-False-True")
 @pytest.mark.parametrize(("stage", "fp16", "bf16"), in_pairs([1, 2, 3], [True, False], [True, False]))
-def test_steps_equal_the_torch_trainers_on_any_processor(
+def test_steps_equal_the_whole_trainers_on_any_processor(
     make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int, fp16: bool, bf16: bool
 ) -> None:
     let_deepspeed_believe(monkeypatch, fp16=fp16, bf16=bf16)
-    monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)
-    theirs = TorchTrainer(make_llama(), settings_for(stage), device="cpu")
-    ours = DeepSpeedTrainer(make_llama(), settings_for(stage), device="cpu")
+    monkeypatch.setattr(division, "PERSISTENT_NUMEL", 0)
+    theirs = build_trainer(make_llama(), settings_for(stage), device="cpu")
+    ours = build_trainer(make_llama(), settings_for(stage), device="cpu")
     try:
         expected, metrics = ([each.train_step(trajectories_of(0)).metrics] for each in (theirs, ours))
         saved, expected_save = save(ours, tmp_path / "ours"), save(theirs, tmp_path / "theirs")
@@ -64,13 +63,13 @@ def test_weights_that_deepspeed_cast_are_named(make_llama: MakeLlama, monkeypatc
     zero = import_deepspeed("cpu").zero
     monkeypatch.setattr(zero, "Init", partial(zero.Init, dtype=torch.float32))
     with pytest.raises(WrongDtype, match=r"must be float32: policy's embedding_VD is bfloat16, .* more"):
-        DeepSpeedTrainer(make_llama(), settings_for(3), device="cpu")
+        build_trainer(make_llama(), settings_for(3), device="cpu")
 
 
 @pytest.mark.long_except("2")
 @pytest.mark.parametrize("stage", [2, 3])
 def test_dtype_of_this_ranks_shard_is_checked_after_a_load(make_llama: MakeLlama, tmp_path: Path, stage: int) -> None:
-    trainer = DeepSpeedTrainer(make_llama(), settings_for(stage), device="cpu")
+    trainer = build_trainer(make_llama(), settings_for(stage), device="cpu")
     try:
         saved = save(trainer, tmp_path)
         trainer.load(saved)

@@ -8,41 +8,29 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as torch_distributed
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-import engine.training.step.head as head
-import engine.training.zero.sharding as sharding
 from engine.policy.lineage import WeightsId
 from engine.spec.job import TrainerSpec
-from engine.training.torch_trainer import TorchTrainer
+from engine.training.trainer import Trainer
 from engine.training.zero.guest import searchable
-from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.trainer_conformance import hash_of, settings, trajectories_of
+from tests.engine.training.trainer_conformance import trainer_of, trajectories_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def sharded(folder: Path, **trainer: Any) -> DeepSpeedTrainer:
-    return DeepSpeedTrainer(folder, settings(trainer=TrainerSpec(backend="deepspeed", **trainer)), device="cpu")
+def sharded(folder: Path, **trainer: Any) -> Trainer:
+    return trainer_of(folder, trainer=TrainerSpec(backend="deepspeed", **trainer))
 
 
-def plain(folder: Path, **trainer: Any) -> TorchTrainer:
-    return TorchTrainer(folder, settings(trainer=TrainerSpec(**trainer)), device="cpu")
-
-
-@pytest.fixture
-def group_of_others() -> Iterator[None]:
-    torch_distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    torch_distributed.destroy_process_group()
+def plain(folder: Path, **trainer: Any) -> Trainer:
+    return trainer_of(folder, trainer=TrainerSpec(**trainer))
 
 
 def globals_of_the_process() -> list[object]:
@@ -86,29 +74,9 @@ def test_closed_trainers_model_is_freed(make_llama: MakeLlama) -> None:
     assert [each for each in weights if each() is not None] == []
 
 
-def test_trainers_in_one_process_are_independent(make_llama: MakeLlama) -> None:
-    """The world lasts until the last trainer has left, and can be entered again."""
-    first, second = sharded(make_llama(), zero_stage=2), sharded(make_llama())
-    untouched = hash_of(second)
-    first.train_step(trajectories_of(0))
-    assert hash_of(second) == untouched != hash_of(first)
-    first.close()
-    second.train_step(trajectories_of(0))
-    second.close()
-    third = sharded(make_llama(), zero_stage=3)
-    assert hash_of(third) == untouched
-    third.close()
-
-
-def test_process_group_of_other_code_is_left_alone(make_llama: MakeLlama, group_of_others: None) -> None:
-    with pytest.raises(ValueError, match="process group"):
-        sharded(make_llama())
-    assert torch_distributed.get_world_size() == 1
-
-
 @pytest.mark.long_except("2-spec0")
 @pytest.mark.parametrize(("stage", "spec"), [(2, {}), (3, {"lora_rank": 3})])
-def test_bfloat16_products_equal_the_torch_trainers(make_llama: MakeLlama, stage: int, spec: dict[str, int]) -> None:
+def test_bfloat16_products_equal_the_whole_trainers(make_llama: MakeLlama, stage: int, spec: dict[str, int]) -> None:
     theirs = plain(make_llama(), compute_dtype="bfloat16", **spec)
     ours = sharded(make_llama(), compute_dtype="bfloat16", zero_stage=stage, **spec)
     exact = plain(make_llama(), **spec)
@@ -116,22 +84,6 @@ def test_bfloat16_products_equal_the_torch_trainers(make_llama: MakeLlama, stage
     ours.close()
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
     assert norms[2] != pytest.approx(norms[0], rel=1e-5)
-
-
-@pytest.mark.long_except("2")
-@pytest.mark.parametrize("stage", [2, 3])
-def test_logits_in_chunks_give_the_same_gradient(
-    make_llama: MakeLlama, stage: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each chunk is recomputed in the backward pass, after stage 3 has freed the weights."""
-    monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)
-    norms = []
-    for logits in (head.LOGITS_ON_A_CPU, 40 * 16):
-        monkeypatch.setattr(head, "LOGITS_ON_A_CPU", logits)
-        trainer = sharded(make_llama(), zero_stage=stage)
-        norms.append([trainer.train_step(trajectories_of(seed)).metrics["train/grad_norm"] for seed in range(2)])
-        trainer.close()
-    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
 def test_missing_program_does_not_end_training(
@@ -174,10 +126,3 @@ def test_searchable_drops_folders_without_permission() -> None:
         result = as_an_ordinary_user(os.pathsep.join(map(str, given)))
         assert result.split(os.pathsep) == [str(folder / "open"), str(folder / "nowhere")]
         assert as_an_ordinary_user(str(folder / "closed")) == os.defpath
-
-
-def test_unreadable_model_leaves_no_process_group_behind(make_llama: MakeLlama, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes((make_llama() / "config.json").read_bytes())
-    with pytest.raises((OSError, ValueError)):
-        sharded(tmp_path)
-    assert not torch_distributed.is_initialized()

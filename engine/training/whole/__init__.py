@@ -1,0 +1,1 @@
+"""One process holds every weight."""
