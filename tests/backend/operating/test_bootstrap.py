@@ -159,7 +159,7 @@ def test_refused_token_is_reported(dashboard: Dashboard) -> None:
         (["--email", "ada"], "--email must be an address such as"),
         (["--email", ADA, "--team", "  "], "--team must be one line of 1 to 80 characters"),
         (["--email", ADA, "--capacity", "0"], "--capacity must be a number of devices from 1"),
-        (["--email", ADA, "--quota", "9"], "nothing was changed: must be at most 8"),
+        (["--email", ADA, "--quota", "9"], "nothing was changed: Nominal must be at most 8"),
         ([], "--email is required: the operator"),
     ],
 )
