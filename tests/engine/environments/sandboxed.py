@@ -39,8 +39,10 @@ def copy_for_anybody(folder: Path) -> None:
     """Copies the sandbox's modules, readable for every user of this machine: the checkout may be in a closed home."""
     source, engine = folder / "engine" / "environments", Path(__file__).parents[3] / "engine"
     shutil.copytree(engine / "environments" / "sandbox", source / "sandbox")
-    shutil.copy(engine / "thread_times.py", source.parent)
-    for each in (source.parent, source):
+    process = source.parent / "process"
+    process.mkdir()
+    shutil.copy(engine / "process" / "thread_times.py", process)
+    for each in (source.parent, source, process):
         (each / "__init__.py").touch()
     temporary = Path(tempfile.gettempdir())
     above = [each for each in folder.parents if temporary in each.parents]

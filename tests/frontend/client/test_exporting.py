@@ -16,7 +16,7 @@ from django.db import transaction
 
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
-from backend.telemetry.models import MetricPoint
+from backend.telemetry.models import MetricPoint, MetricSeries
 from backend.telemetry.retention import reduce_old_series
 from backend.telemetry.series.points import NewPoint, store_points
 from frontend.client.laminar_client import AsyncLaminar, Laminar
@@ -131,7 +131,7 @@ def test_repeated_step_is_exported_once_from_later_attempt(
 def test_windows_join_without_a_gap_or_a_repetition(client: Laminar, world: World, tmp_path: Path) -> None:
     """Just over two windows, points on both sides of each border, and a series that starts late."""
     job = finished(world, steps=2)
-    width = steps_a_window(16)
+    width = steps_a_window(MetricSeries.objects.filter(job=job).count() + 2)
     steps = [1, 2, width - 1, width, width + 1, 2 * width - 1, 2 * width, 2 * width + 5]
     points(job, {step: float(step) for step in steps}, "dense/x")
     points(job, {2 * width + 4: 1.0}, "late/x")
