@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection, transaction
 from django.test import Client
 
@@ -19,6 +18,7 @@ from backend.accounts.services import create_api_key
 from backend.assets.models import Asset, AssetOrigin, AssetState
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.models import Job, JobAttempt
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec

@@ -6,14 +6,13 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from backend.jobs.queue.scheduling import schedule_pool
-
 from backend.accounts.models import Invitation, Membership, Project, Role, ServiceAccount, Team, User
 from backend.accounts.services import create_api_key
 from backend.assets.models import Asset, AssetFile, AssetKind
 from backend.checkpoints.models import Checkpoint, CheckpointEvaluation, CheckpointState, ModelVersion, RegisteredModel
 from backend.ids import new_id
 from backend.jobs.models import Job
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pages.job.checkpoint_acts import ACTS
 from backend.pages.job.controls import CONTROLS

@@ -103,10 +103,10 @@ def timed(name: str, schedule: Callable[[], int], rounds: int) -> Timed:
 
 
 def measure(num_jobs: int, *, profile: bool) -> list[Timed]:
-    from backend.jobs.queue.scheduling import MOST_EXPLANATIONS, schedule_pool
     from django.db import connection
 
     from backend.jobs.models import Job
+    from backend.jobs.queue.scheduling import MOST_EXPLANATIONS, schedule_pool
 
     now = datetime.now(UTC)
     pool = fill(num_jobs, now)

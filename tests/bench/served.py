@@ -86,7 +86,6 @@ def _made_a_job() -> dict[str, Any]:
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
-    from backend.jobs.queue.scheduling import schedule_pool
     from django.db import transaction
 
     from backend.accounts.keys.scopes import SCOPES
@@ -95,6 +94,7 @@ def _made_a_job() -> dict[str, Any]:
     from backend.jobs.attempts.tokens import attempt_token
     from backend.jobs.lifecycle import advance, locked_job
     from backend.jobs.models import JobState
+    from backend.jobs.queue.scheduling import schedule_pool
     from backend.jobs.submitting.submit import Submitter, submit_job
     from backend.pools.models import ResourcePool, TeamQuota
     from engine.spec.job import JobSpec

@@ -63,12 +63,11 @@ def _files(folder: Path, number: int) -> Path:
 
 def _fetch(site: Site, asset_id: str, folder: Path) -> None:
     """As a node of a job that uses it."""
-    from backend.jobs.queue.scheduling import schedule_pool
-
     from backend.accounts.models import Project, User
     from backend.assets.models import Asset
     from backend.jobs.attempts.launching import order_for
     from backend.jobs.models import JobAttempt
+    from backend.jobs.queue.scheduling import schedule_pool
     from backend.jobs.submitting.submit import Submitter, submit_job
     from backend.pools.models import ResourcePool
     from engine.live.assets.fetching import Source

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from backend.jobs.queue.scheduling import schedule_pool
-
 from backend.jobs.models import Job
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.validation import validate_job
 from backend.telemetry.intake.ingest import ingest_facts

@@ -6,7 +6,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection, transaction
 
 from backend.accounts.models import ApiKey, Project, Team, User
@@ -15,6 +14,7 @@ from backend.accounts.services import create_api_key
 from backend.errors import Denied
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.key_use import use_of_key
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Reservation, ResourcePool

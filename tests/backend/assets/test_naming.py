@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.core.management import CommandError, call_command
 from django.test import Client
 
@@ -18,6 +17,7 @@ from backend.assets.removing import GRACE, delete_asset, sweep_deleted
 from backend.jobs.attempts.launching import order_for
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job, JobAttempt
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.refusals import SpecRefused
 from backend.pools.models import ResourcePool
 from backend.store.chosen import store

@@ -7,8 +7,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from backend.jobs.queue.explain import explain_wait
-from backend.jobs.queue.scheduling import schedule_pool
 from django.core import mail
 from django.test import override_settings
 from hypothesis import given, settings
@@ -22,6 +20,8 @@ from backend.budgets.models import BudgetWarning, SpendingLimit
 from backend.budgets.warnings import warn
 from backend.errors import Denied
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.explain import explain_wait
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.decide import decide
 from backend.pools.models import Budget, Reservation, ResourcePool, TeamQuota
 from backend.pools.views import PoolView, PurseView, QueuedJobView, TeamView

@@ -4,8 +4,6 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from backend.jobs.queue.explain import explain_wait
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import IntegrityError, transaction
 from django.test import Client
 
@@ -15,6 +13,8 @@ from backend.budgets.limits import set_team_money, team_money
 from backend.budgets.models import BudgetWarning, SpendingLimit
 from backend.budgets.warnings import warn
 from backend.jobs.models import Job
+from backend.jobs.queue.explain import explain_wait
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from backend.usage.report import GroupBy, usage_of

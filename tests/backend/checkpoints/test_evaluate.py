@@ -4,7 +4,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 
 from backend.accounts.models import User
@@ -13,6 +12,7 @@ from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.validation import validate_job
 from backend.pools.models import ResourcePool
 from engine.spec.job import JobSpec

@@ -4,13 +4,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 
 from backend.accounts.models import User
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages.job.panels.tiles import time_left
 from backend.pools.models import ResourcePool
 from tests.backend.conftest import NOW, Api, MakeJob

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection, transaction
 from django.db.models import Sum
 from hypothesis import HealthCheck, settings
@@ -27,6 +26,7 @@ from backend.jobs.control.cancelling import cancel_job, kill_job
 from backend.jobs.control.pausing import begin_pause, pause_job, resume_job
 from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobAttempt, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter
 from backend.pools.clusters.dashboard import LauncherError

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 
 from backend.accounts.models import Team, User
 from backend.audit.models import AuditEntry
 from backend.jobs.lifecycle import advance
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.budgets import budget_states, month_of
 from backend.pools.models import Budget, ResourcePool
 from tests.backend.conftest import Api, MakeKey

@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 
 from backend.accounts.models import User
 from backend.accounts.operators.acting import Operator
@@ -15,6 +14,7 @@ from backend.errors import InvalidState
 from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.pausing import requeue
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.clusters.drains import HostsChosenById, HostUnknown, devices_out, drain, give_back
 from backend.pools.clusters.looks import RayHost, look_of, note_found
 from backend.pools.decide import decide

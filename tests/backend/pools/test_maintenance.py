@@ -4,8 +4,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from backend.jobs.queue.explain import outlook
-from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 
 from backend.accounts.models import User
@@ -15,6 +13,8 @@ from backend.audit.models import AuditEntry
 from backend.clock import database_now
 from backend.errors import Invalid, NotFound
 from backend.jobs.models import Job, JobState, OutboxMessage
+from backend.jobs.queue.explain import outlook
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages.announcements import Looks
 from backend.pools.maintenance import MaintenanceTerms, announce, announced, end_maintenance, stops_starts
 from backend.pools.models import Maintenance, ResourcePool

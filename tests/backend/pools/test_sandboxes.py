@@ -6,11 +6,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from backend.jobs.queue.explain import explain_wait
-from backend.jobs.queue.scheduling import schedule_pool
 from django.test import Client
 
 from backend.accounts.models import Project, User
+from backend.jobs.queue.explain import explain_wait
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages import words
 from backend.pages.new_job.forms import JobForm
 from backend.pools.clusters.sandboxes import lacks_sandbox

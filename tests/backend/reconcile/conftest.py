@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.jobs.attempts.launcher import SubmissionStatus
@@ -15,6 +14,7 @@ from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage, ReconcileLease
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.reconcile.lease import NAME
 from backend.reconcile.round import reconcile
 from backend.telemetry.intake.ingest import ingest_facts, note_heartbeat

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection, transaction
 
 from backend.jobs.models import JobAttempt, ReconcileLease
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.models import ResourcePool
 from backend.reconcile.lease import LeaseLost, prove, reconcile_lease
 from backend.reconcile.round import MOST_LOST_A_MINUTE, sweep_zombies

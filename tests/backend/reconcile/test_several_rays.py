@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.jobs.attempts.launcher import Launcher, SubmissionStatus
@@ -15,6 +14,7 @@ from backend.jobs.attempts.launching import gather_evidence, launch_attempt, ord
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, ReconcileLease
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.clusters.dashboard import RayUnreachable
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.reconcile.ray_statuses import query_rays

@@ -6,13 +6,13 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 
 from backend.accounts.models import Project, Team, User
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.models import Reservation, ResourcePool
 from backend.telemetry.intake.ingest import ingest_facts
 from backend.usage.csv_table import csv_text

@@ -18,13 +18,13 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from backend.jobs.queue.scheduling import schedule_pool
 from django.conf import settings as django_settings
 from django.db import transaction
 from django.test import Client
 
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages.programs.guide import EXAMPLES, IDEMPOTENT, example, wheel_url
 from backend.rest import api
 from backend.webhooks.secret_box import new_secret, signature_header

@@ -4,7 +4,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import transaction
 
 from backend.audit.models import AuditEntry
@@ -13,6 +12,7 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.pausing import begin_pause, pause_job, resume_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.telemetry.intake.ingest import ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
 from tests.backend.conftest import Api, MakeCheckpoint

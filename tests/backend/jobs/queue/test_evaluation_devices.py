@@ -6,13 +6,13 @@ from itertools import count
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection
 from django.db.models import Sum
 
 from backend.accounts.models import Team
 from backend.jobs.lifecycle import advance
 from backend.jobs.models import HOLDING_STATES, Job, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.budgets import budget_states
 from backend.pools.models import Reservation, ResourcePool
 from backend.usage.report import usage_of_job

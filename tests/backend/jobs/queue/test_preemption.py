@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from backend.jobs.queue.preemption import RECLAIM_DEADLINE
-from backend.jobs.queue.scheduling import pools_due, schedule_pool
 from django.db import IntegrityError, connection, transaction
 
 from backend.accounts.models import Project, Team, User
 from backend.jobs.attempts.ending import land
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState, OutboxMessage
+from backend.jobs.queue.preemption import RECLAIM_DEADLINE
+from backend.jobs.queue.scheduling import pools_due, schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Claim, ResourcePool, TeamQuota
 from backend.pools.services import release_elastic

@@ -5,12 +5,12 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection
 
 from backend.accounts.models import Team, User
 from backend.audit.models import AuditEntry
 from backend.jobs.models import Job, JobAttempt, OutboxMessage
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.pools.selectors import most_of
 from tests.backend.conftest import Api, MakeKey

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection, transaction
 from django.db.models import Sum
 
@@ -19,6 +18,7 @@ from backend.errors import InvalidState
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import LostRace, advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import Reservation, ResourcePool
 from tests.racing import race

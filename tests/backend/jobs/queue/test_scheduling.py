@@ -5,13 +5,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.db import connection
 
 from backend.accounts.models import Team
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance
 from backend.jobs.models import Job, JobState, OutboxMessage
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.decide import ENTRY_PENALTY_S
 from backend.pools.history import histories_of, write_histories
 from backend.pools.models import Reservation, ResourcePool, TeamQuota

@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from backend.jobs.queue.scheduling import schedule_pool
 from django.core.management import call_command
 
 from backend.jobs.attempts.launching import order_for
 from backend.jobs.models import JobAttempt
+from backend.jobs.queue.scheduling import schedule_pool
 from backend.store.chosen import store
 from engine.live.assets.job_assets import JobAssets
 from engine.live.assets.node_cache import NodeCache
