@@ -228,7 +228,7 @@ class TestReading:
     def test_trajectory_of_another_job_is_404(self, make_job: Any, job: Job, writer: Writer, api: Any) -> None:
         writer.write(1, sample(4))
         other = make_job()
-        with pytest.raises(Exception, match="no trajectory"):
+        with pytest.raises(Exception, match="Trajectory not found in this job"):
             the_trajectory(other, "traj_1_1_4_0")
 
     @pytest.mark.parametrize(

@@ -64,7 +64,9 @@ def loading() -> Costs:
 
 
 def losses(outcome: Outcome) -> list[FaultReported]:
-    return [fault for fault in outcome.oracle.faults if "no heartbeat" in fault.message or "no sign" in fault.message]
+    return [
+        fault for fault in outcome.oracle.faults if "no heartbeat" in fault.message or "no progress" in fault.message
+    ]
 
 
 @pytest.mark.long

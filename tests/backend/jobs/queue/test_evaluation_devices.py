@@ -177,5 +177,5 @@ class TestTheDatabase:
 
 
 def test_training_job_requests_a_trainer() -> None:
-    with pytest.raises(ValueError, match=r"resources.trainer_devices must be at least 1, unless training.steps is 0"):
+    with pytest.raises(ValueError, match=r"resources.trainer_devices must be at least 1 unless training.steps is 0"):
         JobSpec.model_validate({"name": "x", "resources": {"trainer_devices": 0}})

@@ -25,12 +25,12 @@ from tests.engine.training.trainer_conformance import (
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def settings_for(stage: int) -> TrainerSettings:
-    """Settings with policy, critic and reference: three decoders."""
+def settings_for(stage: int | None) -> TrainerSettings:
+    """Settings with policy, critic and reference: three decoders. None: the whole trainer's."""
     return settings(
         algorithm=AlgorithmSpec(name="ppo", kl=KlSpec(coefficient=0.1)),
         optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0, eps=SMOOTH_EPS),
-        trainer=TrainerSpec(backend="deepspeed", zero_stage=stage),
+        trainer=TrainerSpec() if stage is None else TrainerSpec(backend="deepspeed", zero_stage=stage),
     )
 
 
@@ -47,7 +47,7 @@ def test_steps_equal_the_whole_trainers_on_any_processor(
 ) -> None:
     let_deepspeed_believe(monkeypatch, fp16=fp16, bf16=bf16)
     monkeypatch.setattr(division, "PERSISTENT_NUMEL", 0)
-    theirs = build_trainer(make_llama(), settings_for(stage), device="cpu")
+    theirs = build_trainer(make_llama(), settings_for(None), device="cpu")
     ours = build_trainer(make_llama(), settings_for(stage), device="cpu")
     try:
         expected, metrics = ([each.train_step(trajectories_of(0)).metrics] for each in (theirs, ours))
