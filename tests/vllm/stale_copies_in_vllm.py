@@ -1,4 +1,4 @@
-"""Stale packed copies on one worker: a CPU computes with them, and the parameters beside them are right."""
+"""Stale packed copies on one worker: a CPU computes with them, and the parameters that were packed are right."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -228,7 +228,7 @@ def test_pinned_version_that_its_successor_overtakes_is_not_missing() -> None:
     assert of(want(follower, exact=version(1)), VersionMissing)
 
 
-def test_version_of_a_dead_trainer_is_missing_once_the_next_has_published() -> None:
+def test_dead_trainers_version_is_missing_after_the_next_ones() -> None:
     brain = RelayBrain()
     [fetch] = of(offer(brain, 4, pinned=True), FetchWeights)
     brain.handle(FetchFailed(arrival=fetch.arrival, reason="torn"), 0.0)
