@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.census import circles_of, imports_of
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("backend", "engine", "frontend", "infra")
 FILE_STOP, FUNCTION_STOP = 500, 80
@@ -73,6 +75,13 @@ def test_what_exceeds_the_budgets_carries_its_reason() -> None:
     assert max(files.values()) <= FILE_STOP
     assert p95 <= FUNCTION_P95_AIM
     assert median <= MEDIAN_FILE_AIM
+
+
+def test_no_modules_import_each_other() -> None:
+    """Also not where the import is inside a function."""
+    imports = imports_of({str(path.relative_to(ROOT)): path.read_text() for path in source_files()})
+    assert sum(len(imported) for imported in imports.values()) > len(imports)
+    assert not circles_of(imports)
 
 
 def test_no_module_has_a_vague_name() -> None:

@@ -16,6 +16,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
 
+from backend.accounts.addresses.proved import vouch_for
 from backend.ids import new_id
 
 
@@ -54,8 +55,6 @@ def _service_account_id() -> str:
 class UserManager(BaseUserManager["User"]):
     def create_user(self, email: str, password: str | None = None, **fields: Any) -> "User":
         """For an operator or a used invitation, either of which verifies the address."""
-        from backend.accounts.addresses.proved import vouch_for
-
         user = self.model(email=self.normalize_email(email).lower(), **fields)
         user.set_password(password)
         with transaction.atomic(using=self._db):

@@ -6,7 +6,7 @@ class BudgetsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from backend.budgets.purses import purses_of_limits
-        from backend.pools.purses import purses_of
+        from backend.budgets.spending_limits import spending_limits
+        from backend.pools.spending_limits import spending_limits_of
 
-        purses_of.fill(purses_of_limits)
+        spending_limits_of.fill(spending_limits)

@@ -20,8 +20,8 @@ from backend.accounts.people.teams import the_project
 from backend.api.etags import etag_of, refuse_if_changed
 from backend.audit.services import record_action
 from backend.budgets.models import SpendingLimit, Unit
-from backend.budgets.purses import label_of
 from backend.budgets.spending import spending_of, spent_under
+from backend.budgets.spending_limits import label_of
 from backend.errors import FieldError, Invalid
 from backend.pools.changes import pool_changed
 from backend.pools.models import TeamQuota

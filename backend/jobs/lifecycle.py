@@ -75,7 +75,7 @@ def _notify_browsers(job: Job) -> Statement:
     return "SELECT pg_notify(%s, %s)", [LIVE_CHANNEL, f"{job.team_id} {job.pk} {job.cursor}"]
 
 
-def begin(job: Job, *, actor: str, now: datetime, data: Mapping[str, Any]) -> None:
+def insert_job(job: Job, *, actor: str, now: datetime, data: Mapping[str, Any]) -> None:
     """Inserts a new job, its first event and the outbox message, in one trip: trips are most of a submission's cost.
     The job is invisible to others before the commit, so its row needs no lock."""
     job.cursor = 1
@@ -119,7 +119,7 @@ def record_event(
     )
 
 
-def advance(
+def change_state(
     job: Job,
     to: JobState,
     *,

@@ -3,7 +3,7 @@
 Invariants, held by the database too (constraints here, triggers in the migrations):
 - a spec never changes, a terminal state never changes, an event is never changed or deleted;
 - a job has at most one attempt that has not ended;
-- every change of state is made by `lifecycle.advance` and leaves exactly one event;
+- every change of state is made by `lifecycle.change_state` and leaves exactly one event;
 - a job holds devices (a live reservation of its trainer's; of an evaluation, which has none, of its replicas') if and
   only if its state is one of HOLDING_STATES.
 """

@@ -37,7 +37,7 @@ REASONS: Mapping[str, str] = {
     "behind_priority": "behind an older job of your team",
     "pool_full": "pool is full",
     "backfill_hold": "devices reserved for an older job",
-    "waiting_lender_fence": "free devices are reserved by other teams",
+    "reserved_by_others": "free devices are reserved by other teams",
     "preemption_in_progress": "devices are being freed",
     "pool_closed": "pool is closed",
     "maintenance": "maintenance in progress",

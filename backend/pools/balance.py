@@ -4,11 +4,11 @@ Two views are kept, because a preemption frees devices only later:
 - now:   `used` counts all held devices, including those of leaving jobs. Starts must fit it;
 - soon:  leaving jobs are gone, and every claim is taken. Preemption plans must fit it.
 
-    fenced(s)  = max(0, unlendable(s) - used(s))             unused devices that s does not lend
-    fits(j, t) = used(t) + g <= nominal(t) + borrow_limit(t)
-                 and used + g <= capacity - sum of fenced(s) over the other teams
-                 and (j is preemptible or firm(t) + g <= nominal(t))   nothing firm runs on borrowed devices
-    share(t)   = max(0, used(t) - nominal(t)) / all lent devices / weight(t)
+    reserved(s) = max(0, unlendable(s) - used(s))            unused devices that s does not lend
+    fits(j, t)  = used(t) + g <= nominal(t) + borrow_limit(t)
+                  and used + g <= capacity - sum of reserved(s) over the other teams
+                  and (j is preemptible or firm(t) + g <= nominal(t))   nothing firm runs on borrowed devices
+    share(t)    = max(0, used(t) - nominal(t)) / all lent devices / weight(t)
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,20 +38,20 @@ class TeamBalance:
         return self.used - self.leaving + self.pledged
 
     @property
-    def level(self) -> int:
+    def quota_use(self) -> int:
         """Devices counted against its quota: both views must fit."""
         return max(self.used, self.soon)
 
     @property
-    def firm_level(self) -> int:
+    def firm_quota_use(self) -> int:
         return max(self.firm, self.firm - self.firm_leaving + self.pledged)
 
     @property
-    def fenced(self) -> int:
-        return max(0, self.view.unlendable - self.level)
+    def reserved(self) -> int:
+        return max(0, self.view.unlendable - self.quota_use)
 
     @property
-    def fenced_soon(self) -> int:
+    def reserved_soon(self) -> int:
         return max(0, self.view.unlendable - self.soon)
 
 
@@ -67,10 +67,10 @@ class Balance:
     used: int = 0
     leaving: int = 0
     pledged: int = 0
-    fenced: int = 0
+    reserved: int = 0
     """Sums over all teams, updated with them."""
-    fenced_soon: int = 0
-    purses: dict[str, float] = field(default_factory=dict)
+    reserved_soon: int = 0
+    limits: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pool: PoolView, claims: Mapping[str, int]) -> "Balance":
@@ -83,15 +83,15 @@ class Balance:
         lent = sum(team.view.nominal for team in teams.values()) - unlendable
         available = pool.capacity - pool.drained
         balance = cls(capacity=available, drained=pool.drained, lent=max(1, lent), unlendable=unlendable, teams=teams)
-        balance.purses = {name: purse.left for name, purse in pool.purses.items()}
+        balance.limits = {name: limit.left for name, limit in pool.limits.items()}
         for holder in pool.holders:
             balance.hold(holder)
         team_of = {job.id: job.team for job in pool.queued}
         for job, devices in claims.items():
             balance.teams[team_of[job]].pledged += devices
             balance.pledged += devices
-        balance.fenced = sum(team.fenced for team in teams.values())
-        balance.fenced_soon = sum(team.fenced_soon for team in teams.values())
+        balance.reserved = sum(team.reserved for team in teams.values())
+        balance.reserved_soon = sum(team.reserved_soon for team in teams.values())
         return balance
 
     def copy(self) -> "Balance":
@@ -110,20 +110,20 @@ class Balance:
             team.firm += holder.devices
             team.firm_leaving += holder.devices if holder.is_leaving else 0
 
-    def short_purse(self, draws_on: Sequence[str], device_seconds: float) -> str | None:
-        """The first purse with less than that."""
-        return next((name for name in draws_on if self.purses[name] < device_seconds), None)
+    def exceeded_limit(self, draws_on: Sequence[str], device_seconds: float) -> str | None:
+        """The first spending limit with less left than that."""
+        return next((name for name in draws_on if self.limits[name] < device_seconds), None)
 
     def pay(self, draws_on: Sequence[str], device_seconds: float) -> None:
         for name in draws_on:
-            self.purses[name] -= device_seconds
+            self.limits[name] -= device_seconds
 
     @property
     def free(self) -> int:
         """Devices that are not held and not needed for a claim: leaving devices fulfil claims first."""
         return self.capacity - self.used - max(0, self.pledged - self.leaving)
 
-    def most(self, job: QueuedJobView) -> float:
+    def max_devices(self, job: QueuedJobView) -> float:
         """The most that the job's team may ever hold for it, in an otherwise empty pool."""
         view = self.teams[job.team].view
         most = min(view.ceiling, self.capacity + self.drained - (self.unlendable - view.unlendable))
@@ -131,20 +131,20 @@ class Balance:
 
     def is_within_nominal(self, job: QueuedJobView) -> bool:
         team = self.teams[job.team]
-        return team.level + job.devices <= team.view.nominal
+        return team.quota_use + job.devices <= team.view.nominal
 
     def has_quota(self, job: QueuedJobView) -> bool:
         """Counts claims of the team's other jobs, so that their devices stay reserved."""
         team = self.teams[job.team]
-        if team.level + job.devices > team.view.ceiling:
+        if team.quota_use + job.devices > team.view.ceiling:
             return False
-        return job.preemptible or team.firm_level + job.devices <= team.view.nominal
+        return job.preemptible or team.firm_quota_use + job.devices <= team.view.nominal
 
-    def others_fence(self, team: str) -> int:
-        return self.fenced - self.teams[team].fenced
+    def reserved_by_others(self, team: str) -> int:
+        return self.reserved - self.teams[team].reserved
 
-    def fits(self, team: str, devices: int) -> bool:
-        return devices <= self.free - self.others_fence(team)
+    def has_free(self, team: str, devices: int) -> bool:
+        return devices <= self.free - self.reserved_by_others(team)
 
     def fits_soon(self, job: QueuedJobView) -> bool:
         """Whether quota and free devices suffice once leaving jobs are gone."""
@@ -154,12 +154,12 @@ class Balance:
         if not job.preemptible and team.firm - team.firm_leaving + team.pledged + job.devices > team.view.nominal:
             return False
         held = self.used - self.leaving + self.pledged
-        return held + job.devices <= self.capacity - (self.fenced_soon - team.fenced_soon)
+        return held + job.devices <= self.capacity - (self.reserved_soon - team.reserved_soon)
 
     def share(self, name: str) -> float:
         """The team's borrowed part of all lent devices; 0 within its nominal quota."""
         team = self.teams[name]
-        return max(0, team.level - team.view.nominal) / self.lent / team.view.weight
+        return max(0, team.quota_use - team.view.nominal) / self.lent / team.view.weight
 
     def share_soon(self, name: str, more: int = 0) -> float:
         team = self.teams[name]
@@ -172,31 +172,31 @@ class Balance:
     def take(self, name: str, devices: int, *, firm: bool) -> int:
         """Returns how many of the devices are borrowed."""
         team = self.teams[name]
-        before = self._forget(team)
+        before = self._reserved(team)
         team.used += devices
         team.firm += devices if firm else 0
         self.used += devices
-        self._remember(team, before)
+        self._update_reserved(team, before)
         return min(devices, max(0, team.used - team.view.nominal))
 
     def leave(self, name: str, devices: int, *, firm: int = 0) -> None:
         team = self.teams[name]
-        before = self._forget(team)
+        before = self._reserved(team)
         team.leaving += devices
         team.firm_leaving += firm
         self.leaving += devices
-        self._remember(team, before)
+        self._update_reserved(team, before)
 
     def pledge(self, name: str, devices: int) -> None:
         team = self.teams[name]
-        before = self._forget(team)
+        before = self._reserved(team)
         team.pledged += devices
         self.pledged += devices
-        self._remember(team, before)
+        self._update_reserved(team, before)
 
-    def _forget(self, team: TeamBalance) -> tuple[int, int]:
-        return team.fenced, team.fenced_soon
+    def _reserved(self, team: TeamBalance) -> tuple[int, int]:
+        return team.reserved, team.reserved_soon
 
-    def _remember(self, team: TeamBalance, before: tuple[int, int]) -> None:
-        self.fenced += team.fenced - before[0]
-        self.fenced_soon += team.fenced_soon - before[1]
+    def _update_reserved(self, team: TeamBalance, before: tuple[int, int]) -> None:
+        self.reserved += team.reserved - before[0]
+        self.reserved_soon += team.reserved_soon - before[1]

@@ -1,14 +1,14 @@
 """The scheduling decision: which jobs start now, and why the others wait. Pure: snapshot in, decision out.
 
 Invariants (tests/backend/test_decide*.py):
-- admitted jobs never exceed the pool's capacity, a team's ceiling or another team's fence; a job starts whole (trainer
-  and minimum number of replicas) or not at all;
+- admitted jobs never exceed the pool's capacity, a team's ceiling or what the other teams' reserves leave; a job starts
+  whole (trainer and minimum number of replicas) or not at all;
 - every job is either admitted or has exactly one reason;
 - **the guarantee**: a job that fits its team's unused nominal quota starts after at most one round of reclaiming, since
   devices that others hold above their nominal quota can always be taken back (once used for `MIN_RUNTIME`);
 - no job starves. Within a team, priority rises with age past any other; across teams, those that borrow least go first.
-  Younger jobs may overtake an older one only until it has waited for BACKFILL_PATIENCE; then the line is held for it:
-  within its team, and for all borrowers;
+  Younger jobs may overtake an older one only until it has waited for BACKFILL_PATIENCE; after that,
+  no younger job of its team and no borrower may;
 - elastic replicas are granted only when no waiting job could start on those devices.
 
     across teams: within nominal first, then lowest share, then least history, then oldest
@@ -51,32 +51,30 @@ AGEING_PER_HOUR, AGEING_CAP = 10.0, 200.0
 # the first of them counts as used.
 ENTRY_PENALTY_S = 600.0
 # Reasons of jobs that could use a free device.
-_COULD_START = {R.POOL_FULL, R.BACKFILL_HOLD, R.WAITING_LENDER_FENCE, R.PREEMPTION_IN_PROGRESS}
+_COULD_START = {R.POOL_FULL, R.BACKFILL_HOLD, R.RESERVED_BY_OTHERS, R.PREEMPTION_IN_PROGRESS}
 _TEAM_COULD_START = {R.TEAM_CEILING, R.BEHIND_PRIORITY}
 
 
 def decide(pool: PoolView) -> Decision:
-    line = _Line(pool)
-    line.serve_claims()
-    line.walk()
-    grants = (
-        grant_replicas(line.balance, _list_growing(pool, line), now=pool.now) if _no_job_could_start(pool, line) else ()
-    )
+    current = _Round(pool)
+    current.serve_claims()
+    current.settle_all()
+    growing = _list_growing(pool, current) if _no_job_could_start(pool, current) else []
     return Decision(
-        admissions=tuple(line.admitted),
-        reasons=line.reasons,
-        preemptions=tuple(line.preemptions),
-        grants=grants,
+        admissions=tuple(current.admitted),
+        reasons=current.reasons,
+        preemptions=tuple(current.preemptions),
+        grants=grant_replicas(current.balance, growing, now=pool.now) if growing else (),
         reclaims=tuple(
-            Resize(job=job, replicas=line.victims.replicas_left(job)) for job in sorted(line.victims.shrunk)
+            Resize(job=job, replicas=current.victims.replicas_left(job)) for job in sorted(current.victims.shrunk)
         ),
-        claims=line.claims,
-        line=tuple(line.reasons),
-        budgets_of=line.budgets_of,
+        claims=current.claims,
+        line=tuple(current.reasons),
+        budgets_of=current.budgets_of,
     )
 
 
-def in_line(jobs: Iterable[QueuedJobView], now: datetime) -> list[QueuedJobView]:
+def queue_order(jobs: Iterable[QueuedJobView], now: datetime) -> list[QueuedJobView]:
     """The order within a team."""
     keyed = [(-_age_priority(job, now), job.queued_at, job.id, job) for job in jobs]
     return [job for *_, job in sorted(keyed)]
@@ -87,8 +85,8 @@ def _age_priority(job: QueuedJobView, now: datetime) -> float:
 
 
 @dataclass(slots=True)
-class _Line:
-    """The line during a round: what is left, and for which jobs it is held."""
+class _Round:
+    """A round in progress: what is left, and who may no longer overtake."""
 
     pool: PoolView
     claims: dict[str, int] = field(init=False)
@@ -98,10 +96,10 @@ class _Line:
     admitted: list[Admission] = field(default_factory=list)
     reasons: dict[str, WaitingReason] = field(default_factory=dict)
     preemptions: list[Preemption] = field(default_factory=list)
-    held_teams: set[str] = field(default_factory=set)
-    holds_borrowers: bool = False
+    blocked_teams: set[str] = field(default_factory=set)
+    blocks_borrowers: bool = False
     budgets_of: dict[str, str] = field(default_factory=dict)
-    hopeless: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    without_victims: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """By team: (devices, priority) without possible victims; bigger or less urgent jobs have none either."""
 
     def __post_init__(self) -> None:
@@ -112,24 +110,24 @@ class _Line:
 
     def serve_claims(self) -> None:
         """Serves jobs with freed devices first; drops claims that can no longer be fulfilled."""
-        for job in in_line((self.waiting[name] for name in self.claims), self.pool.now):
+        for job in queue_order((self.waiting[name] for name in self.claims), self.pool.now):
             devices = self.claims.pop(job.id)
             self.balance.pledge(job.team, -devices)
-            if self._why_not_at_all(job) is not None:
+            if self._ineligible_reason(job) is not None:
                 continue
             if self._fits(job):
                 self._admit(job)
             elif self.balance.fits_soon(job):
                 self._claim(job)
 
-    def walk(self) -> None:
+    def settle_all(self) -> None:
         lines: dict[str, list[QueuedJobView]] = {}
         settled = {admission.job for admission in self.admitted} | set(self.reasons)
         for job in self.pool.queued:
             if job.id not in settled:
                 lines.setdefault(job.team, []).append(job)
         heads: list[tuple[tuple[bool, float, float, datetime, str], int]] = []
-        ordered = [in_line(jobs, self.pool.now) for _, jobs in sorted(lines.items())]
+        ordered = [queue_order(jobs, self.pool.now) for _, jobs in sorted(lines.items())]
         places = [0] * len(ordered)
         for index, jobs in enumerate(ordered):
             heads.append((self._key(jobs[0]), index))
@@ -153,21 +151,21 @@ class _Line:
         )
 
     def _settle(self, job: QueuedJobView) -> None:
-        reason = self._why_not_at_all(job) or self._why_not_now(job)
+        reason = self._ineligible_reason(job) or self._waiting_reason(job)
         if reason is None:
             self._admit(job)
             return
-        if reason in {R.TEAM_CEILING, R.POOL_FULL, R.WAITING_LENDER_FENCE}:
+        if reason in {R.TEAM_CEILING, R.POOL_FULL, R.RESERVED_BY_OTHERS}:
             if self._make_room(job):
                 return
             if self.pool.now - job.queued_at >= BACKFILL_PATIENCE:
-                self._hold_line_for(job, reason)
+                self._block_overtaking(job, reason)
         self.reasons[job.id] = reason
 
-    def _why_not_at_all(self, job: QueuedJobView) -> WaitingReason | None:
+    def _ineligible_reason(self, job: QueuedJobView) -> WaitingReason | None:
         """Reasons that hold back no other job."""
         team = self.balance.teams[job.team]
-        if job.devices > self.balance.most(job):
+        if job.devices > self.balance.max_devices(job):
             return R.EXCEEDS_MAX
         if not self.pool.is_open:
             return R.POOL_CLOSED
@@ -179,25 +177,25 @@ class _Line:
             return R.BACKOFF_UNTIL
         if team.budget_left is not None and job.devices * job.max_runtime_s > team.budget_left:
             return R.BUDGET
-        short = self.balance.short_purse(job.draws_on, job.devices * job.max_runtime_s)
+        short = self.balance.exceeded_limit(job.draws_on, job.devices * job.max_runtime_s)
         if short is not None:
-            self.budgets_of[job.id] = self.pool.purses[short].label
+            self.budgets_of[job.id] = self.pool.limits[short].label
             return R.BUDGET
         return None
 
-    def _why_not_now(self, job: QueuedJobView) -> WaitingReason | None:
+    def _waiting_reason(self, job: QueuedJobView) -> WaitingReason | None:
         if not self.balance.has_quota(job):
-            return R.BEHIND_PRIORITY if job.team in self.held_teams else R.TEAM_CEILING
-        if job.team in self.held_teams:
+            return R.BEHIND_PRIORITY if job.team in self.blocked_teams else R.TEAM_CEILING
+        if job.team in self.blocked_teams:
             return R.BEHIND_PRIORITY
-        if not self.balance.fits(job.team, job.devices):
-            return R.WAITING_LENDER_FENCE if job.devices <= self.balance.free else R.POOL_FULL
-        if self.holds_borrowers and not self.balance.is_within_nominal(job):
+        if not self.balance.has_free(job.team, job.devices):
+            return R.RESERVED_BY_OTHERS if job.devices <= self.balance.free else R.POOL_FULL
+        if self.blocks_borrowers and not self.balance.is_within_nominal(job):
             return R.BACKFILL_HOLD
         return None
 
     def _fits(self, job: QueuedJobView) -> bool:
-        return self.balance.has_quota(job) and self.balance.fits(job.team, job.devices)
+        return self.balance.has_quota(job) and self.balance.has_free(job.team, job.devices)
 
     def _admit(self, job: QueuedJobView) -> None:
         team = self.balance.teams[job.team]
@@ -215,8 +213,8 @@ class _Line:
 
     def _make_room(self, job: QueuedJobView) -> bool:
         """Plans a preemption for the job, if one lets it start soon."""
-        failed = self.hopeless.setdefault(job.team, [])
-        if job.team in self.held_teams or any(job.devices >= size and job.priority <= rank for size, rank in failed):
+        failed = self.without_victims.setdefault(job.team, [])
+        if job.team in self.blocked_teams or any(job.devices >= size and job.priority <= rank for size, rank in failed):
             return False
         plan = plan_preemption(job, self.balance, self.victims, now=self.pool.now)
         if plan is None:
@@ -230,27 +228,27 @@ class _Line:
         self.preemptions += [Preemption(victim=victim, on_behalf_of=job.id) for victim in plan.jobs]
         self._claim(job)
 
-    def _hold_line_for(self, job: QueuedJobView, reason: WaitingReason) -> None:
-        """A team's line is held only if the team's own use is in the way: it keeps its guarantee while a job of its own
-        waits for devices that others use rightfully."""
+    def _block_overtaking(self, job: QueuedJobView, reason: WaitingReason) -> None:
+        """Lets no borrower overtake the job, nor its own team where the team's own use is in the way: a team keeps its
+        guarantee while its job waits for devices that others use rightfully."""
         if reason is R.TEAM_CEILING:
-            self.held_teams.add(job.team)
+            self.blocked_teams.add(job.team)
             return
-        self.holds_borrowers = True
+        self.blocks_borrowers = True
         balance = self.balance
-        by_others = balance.used - balance.teams[job.team].used + balance.others_fence(job.team)
+        by_others = balance.used - balance.teams[job.team].used + balance.reserved_by_others(job.team)
         if balance.is_within_nominal(job) or job.devices <= balance.capacity - by_others:
-            self.held_teams.add(job.team)
+            self.blocked_teams.add(job.team)
 
 
-def _no_job_could_start(pool: PoolView, line: _Line) -> bool:
-    return pool.is_open and not pool.in_maintenance and not _COULD_START & set(line.reasons.values())
+def _no_job_could_start(pool: PoolView, current: _Round) -> bool:
+    return pool.is_open and not pool.in_maintenance and not _COULD_START & set(current.reasons.values())
 
 
-def _list_growing(pool: PoolView, line: _Line) -> list[HolderView]:
+def _list_growing(pool: PoolView, current: _Round) -> list[HolderView]:
     """Jobs that may get more replicas: undisturbed running jobs, and those that start in this round."""
-    touched = line.victims.touched
-    stuck = {line.waiting[job].team for job, reason in line.reasons.items() if reason in _TEAM_COULD_START}
+    touched = current.victims.touched
+    stuck = {current.waiting[job].team for job, reason in current.reasons.items() if reason in _TEAM_COULD_START}
     running = [one for one in pool.holders if one.may_grow and not one.is_leaving and one.id not in touched]
     starting = [
         HolderView(
@@ -264,6 +262,6 @@ def _list_growing(pool: PoolView, line: _Line) -> list[HolderView]:
             ends_by=pool.now + timedelta(seconds=job.max_runtime_s),
             draws_on=job.draws_on,
         )
-        for job in (line.waiting[admission.job] for admission in line.admitted)
+        for job in (current.waiting[admission.job] for admission in current.admitted)
     ]
     return [one for one in (*running, *starting) if one.replicas < one.most_replicas and one.team not in stuck]

@@ -48,10 +48,10 @@ def _key(balance: Balance, job: HolderView, gained: int) -> _Key:
 
 def _may_have_another(balance: Balance, job: HolderView, now: datetime) -> bool:
     team = balance.teams[job.team]
-    if team.level + job.replica_devices > team.view.ceiling or not balance.fits(job.team, job.replica_devices):
+    if team.quota_use + job.replica_devices > team.view.ceiling or not balance.has_free(job.team, job.replica_devices):
         return False
     cost = job.replica_devices * max(0.0, (job.ends_by - now).total_seconds() if job.ends_by else 0.0)
-    if (team.budget_left is not None and cost > team.budget_left) or balance.short_purse(job.draws_on, cost):
+    if (team.budget_left is not None and cost > team.budget_left) or balance.exceeded_limit(job.draws_on, cost):
         return False
     if team.budget_left is not None:
         team.budget_left -= cost

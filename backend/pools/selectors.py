@@ -31,8 +31,8 @@ def most_within(of_pool: Iterable[TeamQuota], team: Team, pool: ResourcePool, *,
         return 0
     if not preemptible:
         return min(mine.nominal, pool.capacity)
-    fenced = sum(max(0, one.nominal - one.lend_limit) for one in quotas.values() if one.lend_limit is not None)
-    lent = pool.capacity - fenced
+    reserved = sum(max(0, one.nominal - one.lend_limit) for one in quotas.values() if one.lend_limit is not None)
+    lent = pool.capacity - reserved
     return lent if mine.borrow_limit is None else min(lent, mine.nominal + mine.borrow_limit)
 
 

@@ -122,7 +122,7 @@ def _plan(
 
 
 def _would_fit_without_any(job: QueuedJobView, trial: Balance, victims: Victims, pausable: list[HolderView]) -> bool:
-    """Removing more never leaves less room, so this settles hopeless cases at once."""
+    """Removing more never leaves less room, so this finds cases without victims at once."""
     entitled = trial.is_within_nominal(job)
     shrinkable = [one for one in victims.with_replicas() if _may_shrink(one, job, trial, entitled)]
     for one in shrinkable:

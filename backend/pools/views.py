@@ -21,7 +21,7 @@ class WaitingReason(StrEnum):
     BUDGET = "budget"  # its maximum runtime exceeds what is left this month of the team's or another budget
     TEAM_CEILING = "team_ceiling"  # the team's quota, and what it may borrow, is in use
     BEHIND_PRIORITY = "behind_priority"  # its team's devices are held for an earlier job of the team
-    WAITING_LENDER_FENCE = "waiting_lender_fence"  # enough devices are free, but other teams do not lend them
+    RESERVED_BY_OTHERS = "reserved_by_others"  # enough devices are free, but other teams do not lend them
     POOL_FULL = "pool_full"  # not enough devices are free
     BACKFILL_HOLD = "backfill_hold"  # enough are free, but held for an older, bigger job
     PREEMPTION_IN_PROGRESS = "preemption_in_progress"  # devices are being freed for this job
@@ -50,7 +50,7 @@ class TeamView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PurseView:
+class SpendingLimitView:
     """A budget that jobs draw on in addition to their team's: a project's or a user's."""
 
     left: float
@@ -75,7 +75,7 @@ class QueuedJobView:
     most_replicas: int = 0
     """Elastic ones, beyond the minimum."""
     draws_on: tuple[str, ...] = ()
-    """Names of purses."""
+    """Names of spending limits."""
     lacks_sandbox: bool = False
     """Whether it needs a sandbox that the pool's hosts lack."""
 
@@ -127,7 +127,7 @@ class PoolView:
     """Devices of the capacity on which nothing may start, because their hosts are drained."""
     holders: Sequence[HolderView] = ()
     claims: Mapping[str, int] = field(default_factory=dict)
-    purses: Mapping[str, PurseView] = field(default_factory=dict)
+    limits: Mapping[str, SpendingLimitView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from engine.fit.durations.step import DEVICES, Device, StepWork, least_generatio
 from engine.fit.hosts import keeps_deltas, relay_host_need, trainer_host_need, version_bytes
 from engine.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.fit.need import GB, Need
-from engine.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, TrainerPlan, longest_tokens
+from engine.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, longest_tokens
+from engine.fit.planning import plan_trainer
 from engine.fit.replica import ReplicaPlan, replica_need
 from engine.fit.shape import ModelShape
 from engine.fit.shared_memory import OBJECT_STORE_BYTES, shared_memory_need, size_setting
@@ -113,7 +114,7 @@ def arithmetic(
         "teacher": teacher,
         "devices_per_host": devices_per_host,
     }
-    plan = TrainerPlan.of_spec(spec, shape, **of_trainer)
+    plan = plan_trainer(spec, shape, **of_trainer)
     replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
     needs = [replica_need(shape, replica), _relay_hosts(spec, shape)]
     if not spec.only_evaluates:

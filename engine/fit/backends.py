@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.fit.need import GB, gigabytes
 from engine.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, Division, TrainerPlan, largest_even_share
+from engine.fit.planning import plan_trainer
 from engine.fit.remedies import Change, with_changes
 from engine.fit.shape import ModelShape
 from engine.fit.trainer import affords_one_sum, trained_weights, trainer_need
@@ -59,9 +60,9 @@ def _choices(spec: JobSpec, shape: ModelShape, prompt_tokens: int, teacher: Mode
 
 
 def _plan_with(settings: dict[str, Any], spec: JobSpec, shape: ModelShape, **options: Any) -> TrainerPlan | None:
-    """The plan of the spec with these settings, by `TrainerPlan.of_spec`; None if it is invalid with them."""
+    """The plan of the spec with these settings, by `plan_trainer`; None if it is invalid with them."""
     changed = with_changes(spec, [Change(words="", settings=settings)])
-    return None if changed is None else TrainerPlan.of_spec(changed, shape, **options)
+    return None if changed is None else plan_trainer(changed, shape, **options)
 
 
 def sent_bytes(shape: ModelShape, plan: TrainerPlan) -> int:

@@ -1,15 +1,10 @@
-"""How a trainer divides and computes: what of a spec, and of how its trainer is built, decides the memory.
+"""How a trainer divides and computes: what decides its memory. `planning` derives it from a spec."""
 
-Invariant: `of_spec` is the one place that knows what today's trainers do of their own accord; the arithmetic is given
-everything.
-"""
-
-from dataclasses import dataclass, replace
-from typing import Final, Literal, Self
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from engine.fit.shape import ModelShape
 from engine.spec.job import JobSpec
-from engine.spec.recipes import RECIPES
 
 Division = Literal["whole", "fsdp", "zero1", "zero2", "zero3"]
 """Whole: one device has everything. FSDP and ZeRO 3 divide weights, gradients and moments."""
@@ -17,6 +12,7 @@ Products = Literal["float32", "bfloat16"]
 Moments = Literal["float32", "bfloat16", "float8"]
 Activations = Literal["kept", "recomputed", "offloaded"]
 """Of a layer, until its backward pass: all; its input, from which the rest is computed again; that, on the host."""
+
 
 # A spec bounds the answer, not the prompt before it, which is the environment's.
 PROMPT_TOKENS: Final = 1_024
@@ -59,44 +55,6 @@ class TrainerPlan:
         assert self.division != "whole" or self.num_devices == 1, "several devices divide something"
         assert self.division == "fsdp" or self.devices_per_host is None, "only FSDP has a copy on each host"
         assert self.division == "fsdp" or not self.sums_once, "only FSDP can sum gradients later"
-
-    @classmethod
-    def of_spec(
-        cls,
-        spec: JobSpec,
-        shape: ModelShape,
-        *,
-        prompt_tokens: int = PROMPT_TOKENS,
-        on_gpu: bool = True,
-        teacher: ModelShape | None = None,
-        devices_per_host: int = DEVICES_PER_HOST,
-    ) -> Self:
-        """`teacher`: the one that the spec names."""
-        assert (teacher is not None) == spec.algorithm.has_teacher, "a teacher's shape belongs to a spec that has one"
-        from engine.fit.activations import affordable  # which counts by this class
-
-        trainer, num_devices = spec.trainer, max(spec.trainer_devices, 1)
-        division = _division(spec, num_devices)
-        has_copies = division == "fsdp" and trainer.shard_within == "node"
-        unsaid: Products = "bfloat16" if on_gpu else "float32"
-        plan = cls(
-            pass_tokens=max(trainer.micro_batch_tokens, longest_tokens(spec, shape, prompt_tokens=prompt_tokens)),
-            chunk_tokens=CHUNK_TOKENS if on_gpu else max(CHUNK_LOGITS_ON_A_CPU // shape.vocab_size, 1),
-            num_devices=num_devices,
-            division=division,
-            devices_per_host=devices_per_host if has_copies else None,
-            sums_once=division == "fsdp" and trainer.gradient_sums == "update",  # unset: only where it fits
-            sequence_parallel=trainer.sequence_parallel if num_devices > 1 else 1,
-            products=trainer.compute_dtype or unsaid,
-            activations=trainer.activations or "kept",
-            moments=spec.optimizer.moments,
-            offloads_moments=spec.optimizer.offload,
-            lora_rank=trainer.lora_rank,
-            has_reference=spec.algorithm.kl.coefficient > 0,
-            has_critic=RECIPES[spec.algorithm.name].advantage == "critic",
-            teacher=teacher,
-        )
-        return plan if trainer.activations else replace(plan, activations=affordable(shape, plan))
 
     @property
     def tokens(self) -> int:
@@ -142,9 +100,3 @@ def largest_even_share(num_devices: int, devices_per_host: int) -> int:
 def longest_tokens(spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS) -> int:
     """Of a sequence: an answer and its prompt, and never more than the model has positions."""
     return min(prompt_tokens + spec.rollout.max_new_tokens, shape.max_positions)
-
-
-def _division(spec: JobSpec, num_devices: int) -> Division:
-    if spec.trainer.backend == "torch":
-        return "fsdp" if num_devices > 1 else "whole"
-    return ("zero1", "zero2", "zero3")[spec.trainer.zero_stage - 1]

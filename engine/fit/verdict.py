@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.fit.need import Need, gigabytes
-from engine.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, TrainerPlan, longest_tokens
+from engine.fit.plan import DEVICES_PER_HOST, PROMPT_TOKENS, longest_tokens
+from engine.fit.planning import plan_trainer
 from engine.fit.remedies import (
     Change,
     Changes,
@@ -99,7 +100,7 @@ def trainer_misfit(
     }
     if spec.only_evaluates:
         return None
-    plan = TrainerPlan.of_spec(spec, shape, **in_place)
+    plan = plan_trainer(spec, shape, **in_place)
     need = trainer_need(shape, plan)
     if need.num_bytes <= device_bytes:
         return None
@@ -112,7 +113,7 @@ def trainer_misfit(
         if asked is None:
             return False
         # What the spec leaves open may be decided otherwise now.
-        made = TrainerPlan.of_spec(asked, shape, **in_place)
+        made = plan_trainer(asked, shape, **in_place)
         return trainer_need(shape, made).num_bytes <= device_bytes
 
     longest = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)

@@ -16,7 +16,7 @@ from math import ceil
 from typing import Final
 
 from engine.fit.need import gigabytes
-from engine.fit.plan import TrainerPlan
+from engine.fit.planning import plan_trainer
 from engine.fit.replica import ReplicaPlan, backed_tokens, kv_bytes_of_token, replica_need
 from engine.fit.shape import ModelShape
 from engine.fit.shards import MOST_DEVICES, shard_of, why_not_shardable
@@ -123,7 +123,7 @@ def _fewest_trainers(spec: JobSpec, shape: ModelShape, pool: PoolSize, most: int
         candidate = with_settings(spec, {TRAINER: count})
         if candidate is None:
             continue
-        if trainer_need(shape, TrainerPlan.of_spec(candidate, shape)).num_bytes <= pool.device_bytes:
+        if trainer_need(shape, plan_trainer(candidate, shape)).num_bytes <= pool.device_bytes:
             return count
     return None
 

@@ -92,7 +92,7 @@ def _made_a_job() -> dict[str, Any]:
     from backend.accounts.models import Membership, Project, Role, Team, User
     from backend.accounts.services import create_api_key
     from backend.jobs.attempts.tokens import attempt_token
-    from backend.jobs.lifecycle import advance, locked_job
+    from backend.jobs.lifecycle import change_state, locked_job
     from backend.jobs.models import JobState
     from backend.jobs.queue.scheduling import schedule_pool
     from backend.jobs.submitting.submit import Submitter, submit_job
@@ -115,6 +115,6 @@ def _made_a_job() -> dict[str, Any]:
         attempt = locked.attempts.first()
         if attempt is None:
             raise RuntimeError("the scheduler did not start the bench's job")
-        advance(locked, JobState.RUNNING, actor="engine:1", now=now, phase="training")
+        change_state(locked, JobState.RUNNING, actor="engine:1", now=now, phase="training")
     token = attempt_token(job.pk, attempt.n, attempt.fence)
     return {"key": key, "job": job.pk, "token": token, "fence": attempt.fence}

@@ -15,7 +15,7 @@ from django.db import transaction
 
 from backend.accounts.models import Membership, Project, Role, Team, User
 from backend.jobs.control.cancelling import cancel_job
-from backend.jobs.lifecycle import advance, locked_job, next_cursor, record_event
+from backend.jobs.lifecycle import change_state, locked_job, next_cursor, record_event
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
@@ -101,7 +101,7 @@ def running(world: World, *, steps_done: int = 64, at: datetime | None = None, *
         record_event(job, "driver_started", actor="engine:1", now=begun + timedelta(seconds=4), data={"host": "node-1"})
         ready = {"num_replicas": 2, "num_parameters": 262_144}
         moment = begun + timedelta(seconds=9)
-        advance(job, JobState.RUNNING, actor="engine:1", now=moment, phase="training", data=ready)
+        change_state(job, JobState.RUNNING, actor="engine:1", now=moment, phase="training", data=ready)
     evaluated(job, version=0, reward=HELD_OUT_BEFORE, at=begun + timedelta(seconds=12))
     with transaction.atomic():  # a single commit is ten times as fast
         for step in range(1, steps_done + 1):
@@ -226,8 +226,10 @@ def ended(job: Job, state: JobState, *, at: datetime | None = None, message: str
     with transaction.atomic():
         job = locked_job(job.pk)
         stopping: dict[str, Any] = {"target_state": state, "failure_class": failure_class, "reason": "engine_finished"}
-        advance(job, JobState.STOPPING, actor="engine:1", now=at - timedelta(seconds=1), message=message, **stopping)
-        advance(job, state, actor="engine:1", now=at, reason="engine_finished", message=message)
+        change_state(
+            job, JobState.STOPPING, actor="engine:1", now=at - timedelta(seconds=1), message=message, **stopping
+        )
+        change_state(job, state, actor="engine:1", now=at, reason="engine_finished", message=message)
 
 
 def cancelled(world: World, **changes: Any) -> Job:

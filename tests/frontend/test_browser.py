@@ -14,7 +14,7 @@ from django.db import transaction
 from django.urls import reverse
 from playwright.sync_api import Page, expect
 
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from backend.pages.job.panels.charts import CHARTS, HELD_OUT
 from backend.pages.job.tabs import TABS
@@ -214,7 +214,7 @@ def test_focus_stays_when_what_it_was_on_is_renewed_or_gone(visit: Visit) -> Non
     expect(page.locator("[data-connection-words]")).to_have_text("live")
     page.get_by_role("link", name="Run again").focus()
     with transaction.atomic():
-        advance(locked_job(job.pk), JobState.RECOVERING, actor="engine:1", now=datetime.now(UTC))
+        change_state(locked_job(job.pk), JobState.RECOVERING, actor="engine:1", now=datetime.now(UTC))
     expect(page.locator(".job-head .chip")).to_have_text("recovering", timeout=ARRIVES_WITHIN_MS)
     expect(page.get_by_role("link", name="Run again")).to_be_focused()
     page.get_by_role("link", name="Cancel job").focus()

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from backend.accounts.models import Membership, Role, User
 from backend.jobs.control.pausing import pause_job, resume_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter
@@ -33,7 +33,7 @@ def paused(world: World, **changes: Any) -> Job:
     job = seed.running(world, steps_done=3, **changes)
     pause_job(job.pk, actor=f"user:{world.owner.pk}", now=datetime.now(UTC))
     with transaction.atomic():
-        advance(locked_job(job.pk), JobState.PAUSED, actor="engine:1", now=datetime.now(UTC))
+        change_state(locked_job(job.pk), JobState.PAUSED, actor="engine:1", now=datetime.now(UTC))
     return job
 
 

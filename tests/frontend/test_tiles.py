@@ -13,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from backend.clock import database_now
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import TERMINAL_STATES, Job, JobState
 from backend.pages.job.panels.charts import (
     HELD_OUT,
@@ -78,7 +78,7 @@ def job_in(world: World, state: str, *, only_evaluates: bool) -> Job:
     with transaction.atomic():
         locked = locked_job(job.pk)
         for step in WAYS.get(state, ()):
-            advance(locked, JobState(step), actor="test", now=database_now())
+            change_state(locked, JobState(step), actor="test", now=database_now())
     return job
 
 

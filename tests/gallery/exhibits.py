@@ -14,7 +14,7 @@ from backend.checkpoints.models import Checkpoint, CheckpointEvaluation, Checkpo
 from backend.checkpoints.registry import promote
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.pausing import pause_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.clusters.looks import RayHost, note_found
@@ -116,8 +116,8 @@ def _on_their_way(world: seed.World) -> dict[str, Job]:
     cancel_job(found["stopping"].pk, actor=actor, now=now)
     with transaction.atomic():
         recovering, paused = locked_job(found["recovering"].pk), locked_job(found["paused"].pk)
-        advance(recovering, JobState.RECOVERING, actor="reconcile", now=now, message="Its node is gone.")
-        advance(paused, JobState.PAUSED, actor="engine:1", now=now)
+        change_state(recovering, JobState.RECOVERING, actor="reconcile", now=now, message="Its node is gone.")
+        change_state(paused, JobState.PAUSED, actor="engine:1", now=now)
     found["validating"] = seed.submitted(
         world,
         name="Being checked",

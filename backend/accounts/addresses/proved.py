@@ -7,11 +7,16 @@ Invariants:
 - an address is verified for at most one user (a database constraint).
 """
 
+from typing import TYPE_CHECKING
+
 from allauth.account.models import EmailAddress
+from django.contrib.auth import get_user_model
 from django.db import IntegrityError, transaction
 
-from backend.accounts.models import User
 from backend.errors import Conflict
+
+if TYPE_CHECKING:
+    from backend.accounts.models import User
 
 
 class AddressTaken(Conflict):
@@ -20,24 +25,24 @@ class AddressTaken(Conflict):
     code = "address_taken"
 
 
-def is_proved(user: User) -> bool:
+def is_proved(user: "User") -> bool:
     return bool(EmailAddress.objects.filter(user_id=user.pk, email=user.email.lower(), verified=True).exists())
 
 
-def person_at(email: str) -> User | None:
+def person_at(email: str) -> "User | None":
     """The user with this verified address, also if the account is closed."""
     row = EmailAddress.objects.select_related("user").filter(email=email.lower(), verified=True).first()
     return row.user if row is not None and row.user.email.lower() == row.email else None
 
 
-def is_taken(email: str, *, excluding: User | None = None) -> bool:
+def is_taken(email: str, *, excluding: "User | None" = None) -> bool:
     """True if another account has the address, verified or not."""
-    others = User.objects.filter(email__iexact=email)
+    others = get_user_model().objects.filter(email__iexact=email)
     return others.exclude(pk=excluding.pk).exists() if excluding else others.exists()
 
 
 @transaction.atomic
-def vouch_for(user: User) -> None:
+def vouch_for(user: "User") -> None:
     """Marks the user's address as verified, on trusted evidence. Raises `AddressTaken`."""
     email = user.email.lower()
     EmailAddress.objects.filter(user_id=user.pk).exclude(email=email).delete()
@@ -51,7 +56,7 @@ def vouch_for(user: User) -> None:
 
 
 @transaction.atomic
-def move(user: User, email: str) -> None:
+def move(user: "User", email: str) -> None:
     """The caller has checked the evidence and holds the lock on the user's row. Raises `AddressTaken`."""
     user.email = email.lower()
     try:

@@ -18,7 +18,7 @@ from backend.jobs.attempts.tokens import attempt_token, token_digest
 from backend.jobs.control_requests import close_requests
 from backend.jobs.generation.left_behind import adoptable_fence, submission_id
 from backend.jobs.generation.raising import present_generation
-from backend.jobs.lifecycle import advance
+from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.outbox import enqueue
 
@@ -35,7 +35,7 @@ def begin_attempt(
     close_requests(job.pk, now=now)
     if job.attempts.filter(ended_at__isnull=True).update(ended_at=now, outcome="superseded"):
         enqueue("stop", job.pk, now)
-    advance(
+    change_state(
         job,
         JobState.STARTING,
         actor=actor,

@@ -25,7 +25,7 @@ from backend.jobs.attempts.evidence import scrub
 from backend.jobs.attempts.failures import RETRIES, next_try, not_before, note_failure
 from backend.jobs.attempts.resume_points import resume_point
 from backend.jobs.control_requests import ask_driver
-from backend.jobs.lifecycle import advance
+from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.outbox import enqueue
 
@@ -50,7 +50,7 @@ def end_as_reported(
         enqueue("evidence", job.pk, now)  # Ray has the last log lines
     if job.state == JobState.STOPPING:
         target = JobState(job.target_state or outcome)
-        advance(job, target, actor=actor, now=now, reason=job.reason, message=message or job.message)
+        change_state(job, target, actor=actor, now=now, reason=job.reason, message=message or job.message)
     elif outcome == "paused" or (job.state == JobState.PAUSING and failure_class in RETRIES):
         _land_as_reported(job, message, actor, now)
     elif failure_class in RETRIES:
@@ -68,7 +68,7 @@ def end_unreported(
     text = "\n".join([message, scrub(log_tail)]).strip()
     JobAttempt.objects.filter(pk=attempt.pk).update(ended_at=now, outcome=outcome, message=text)
     if job.state != JobState.RECOVERING:
-        advance(job, JobState.RECOVERING, actor=actor, now=now, reason=f"driver_{outcome}", message=message)
+        change_state(job, JobState.RECOVERING, actor=actor, now=now, reason=f"driver_{outcome}", message=message)
     retry_or_fail(job, failure_class, message, actor=actor, now=now)
     enqueue("stop", job.pk, now)  # no-op if Ray reports it ended; a submission that Ray lost may come back
 
@@ -92,7 +92,7 @@ def retry_or_fail(job: Job, failure_class: str, message: str, *, actor: str, now
     if following.backoff_s is None:
         begin_attempt(job, now=now, actor=actor, reason="driver_lost", message=message)
         return
-    advance(
+    change_state(
         job,
         JobState.QUEUED,
         actor=actor,
@@ -110,7 +110,7 @@ def end_stopped(job: Job, *, actor: str, now: datetime) -> None:
     enqueue("stop", job.pk, now)
     target = JobState(job.target_state or JobState.CANCELLED)
     message = job.message if target == JobState.FAILED else "The engine stopped without reporting an outcome."
-    advance(job, target, actor=actor, now=now, reason=job.reason, message=message)
+    change_state(job, target, actor=actor, now=now, reason=job.reason, message=message)
 
 
 def end_unlaunchable(job: Job, attempt: JobAttempt, message: str, *, now: datetime) -> None:
@@ -137,7 +137,7 @@ def land(job: Job, *, actor: str, now: datetime, because: str = "") -> None:
     if job.only_evaluates:
         where = "The evaluation will start over."
     again = f" {lost} {'step' if lost == 1 else 'steps'} will be trained again." if lost else ""
-    advance(
+    change_state(
         job,
         state_after_pause(job),
         actor=actor,
@@ -158,7 +158,7 @@ def state_after_pause(job: Job) -> JobState:
 def _land_as_reported(job: Job, message: str, actor: str, now: datetime) -> None:
     if job.state != JobState.PAUSING:  # no request: the engine pauses by itself
         cause: dict[str, Any] = {"reason": "engine", "message": message, "phase": "draining"}
-        advance(job, JobState.PAUSING, actor=actor, now=now, target_state=JobState.PAUSED, **cause)
+        change_state(job, JobState.PAUSING, actor=actor, now=now, target_state=JobState.PAUSED, **cause)
     land(job, actor=actor, now=now, because=message)
 
 
@@ -166,16 +166,16 @@ def _give_up(job: Job, attempt: JobAttempt, message: str, actor: str, now: datet
     """Reconciliation retries at its next round: `retry_after_last`."""
     JobAttempt.objects.filter(pk=attempt.pk).update(ended_at=now, outcome="failed", message=message)
     if job.state != JobState.RECOVERING:
-        advance(job, JobState.RECOVERING, actor=actor, now=now, reason="engine_finished", message=message)
+        change_state(job, JobState.RECOVERING, actor=actor, now=now, reason="engine_finished", message=message)
 
 
 def _end(job: Job, to: JobState, reason: str, message: str, actor: str, now: datetime, *, failure_class: str) -> None:
     _begin_to_stop(job, to, reason, message, actor, now, failure_class=failure_class)
-    advance(job, to, actor=actor, now=now, reason=reason, message=message)
+    change_state(job, to, actor=actor, now=now, reason=reason, message=message)
 
 
 def _begin_to_stop(
     job: Job, target: JobState, reason: str, message: str, actor: str, now: datetime, *, failure_class: str
 ) -> None:
     cause: dict[str, Any] = {"reason": reason, "message": message, "failure_class": failure_class}
-    advance(job, JobState.STOPPING, actor=actor, now=now, target_state=target, **cause)
+    change_state(job, JobState.STOPPING, actor=actor, now=now, target_state=target, **cause)

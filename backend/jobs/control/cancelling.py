@@ -16,7 +16,7 @@ from backend.audit.services import record_action
 from backend.errors import InvalidState
 from backend.jobs.attempts.ending import KILLED
 from backend.jobs.control_requests import ask_driver
-from backend.jobs.lifecycle import LEGAL_MOVES, advance, locked_job
+from backend.jobs.lifecycle import LEGAL_MOVES, change_state, locked_job
 from backend.jobs.models import HOLDING_STATES, Job, JobState
 from backend.jobs.outbox import enqueue
 
@@ -35,7 +35,9 @@ def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
             return job, False
         moves = LEGAL_MOVES[job.state]
         if JobState.CANCELLED in moves:
-            advance(job, JobState.CANCELLED, actor=actor, now=now, reason="user", message="Cancelled before it ran.")
+            change_state(
+                job, JobState.CANCELLED, actor=actor, now=now, reason="user", message="Cancelled before it ran."
+            )
         elif JobState.STOPPING in moves:
             _request_stop(job, actor=actor, now=now)
         else:
@@ -73,17 +75,17 @@ def kill_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
         if job.state in HOLDING_STATES:
             if job.state != JobState.STOPPING:
                 target = JobState.CANCELLED
-                advance(job, JobState.STOPPING, actor=actor, now=now, reason=KILLED, target_state=target)
+                change_state(job, JobState.STOPPING, actor=actor, now=now, reason=KILLED, target_state=target)
             enqueue("stop", job.pk, now)
         target = JobState(job.target_state or JobState.CANCELLED)
-        advance(job, target, actor=actor, now=now, reason=KILLED, message=message)
+        change_state(job, target, actor=actor, now=now, reason=KILLED, message=message)
         record_action(team_id=job.team_id, actor=actor, action="job.kill", target=job.pk, now=now, data={"state": was})
     return job, True
 
 
 def _request_stop(job: Job, *, actor: str, now: datetime) -> None:
     ask_driver(job, "cancel", now=now)
-    advance(
+    change_state(
         job,
         JobState.STOPPING,
         actor=actor,

@@ -16,7 +16,7 @@ from backend.audit.services import record_action
 from backend.errors import InvalidState
 from backend.jobs.attempts.ending import PREEMPTED, state_after_pause
 from backend.jobs.control_requests import ask_driver
-from backend.jobs.lifecycle import LEGAL_MOVES, advance, locked_job, record_event
+from backend.jobs.lifecycle import LEGAL_MOVES, change_state, locked_job, record_event
 from backend.jobs.models import Job, JobState
 
 
@@ -55,7 +55,7 @@ def begin_pause(job: Job, *, reason: str, message: str, actor: str, now: datetim
     """Pauses a locked job that holds devices. The driver gets the request with its next heartbeat."""
     ask_driver(job, "pause", now=now)
     target = JobState.QUEUED if reason == PREEMPTED else JobState.PAUSED
-    advance(
+    change_state(
         job,
         JobState.PAUSING,
         actor=actor,
@@ -76,7 +76,7 @@ def resume_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
         if job.state != JobState.PAUSED:
             raise refused(job, "resumed")
         message = "Resumed. Waiting in the queue."
-        advance(job, JobState.QUEUED, actor=actor, now=now, reason="user", message=message, queued_at=now)
+        change_state(job, JobState.QUEUED, actor=actor, now=now, reason="user", message=message, queued_at=now)
         record_action(team_id=job.team_id, actor=actor, action="job.resume", target=job.pk, now=now)
     return job, True
 

@@ -19,7 +19,7 @@ from backend.pools.clusters.sandboxes import lacks_sandbox
 from backend.pools.history import histories_of
 from backend.pools.maintenance import stops_starts
 from backend.pools.models import Claim, Reservation, ReservationRole, ResourcePool, TeamQuota
-from backend.pools.purses import Purses, purses_of
+from backend.pools.spending_limits import SpendingLimits, spending_limits_of
 from backend.pools.views import HolderView, PoolView, QueuedJobView, TeamView
 from engine.spec.sandbox import needs_sandbox
 
@@ -56,7 +56,7 @@ def read_snapshot(pool: ResourcePool, *, now: datetime, lock_budgets: bool = Fal
     names = [quota.team_id for quota in quotas]
     budgets = budget_states(budgeted(names), now=now, lock=lock_budgets)
     histories = histories_of(pool, now=now)
-    purses = purses_of()(pool, names, now, lock_budgets)
+    limits = spending_limits_of()(pool, names, now, lock_budgets)
     line = _line_of(pool)
     sizes, lacking = _replica_devices(pool), _lacking_sandbox(pool)
     view = PoolView(
@@ -75,23 +75,23 @@ def read_snapshot(pool: ResourcePool, *, now: datetime, lock_budgets: bool = Fal
             )
             for quota in quotas
         },
-        holders=holders_of(pool, purses),
-        queued=[_queued(row, sizes.get(row.id, 0), purses, lacks_sandbox=row.id in lacking) for row in line],
+        holders=holders_of(pool, limits),
+        queued=[_queued(row, sizes.get(row.id, 0), limits, lacks_sandbox=row.id in lacking) for row in line],
         claims=dict(Claim.objects.filter(pool=pool).values_list("job_id", "devices")),
         now=now,
-        purses=purses.left,
+        limits=limits.left,
     )
     return PoolSnapshot(view=view, waiting={row.id: row for row in line}, histories=histories)
 
 
-def holders_of(pool: ResourcePool, purses: Purses = Purses()) -> list[HolderView]:  # noqa: B008  # it is frozen
+def holders_of(pool: ResourcePool, limits: SpendingLimits = SpendingLimits()) -> list[HolderView]:  # noqa: B008  # it is frozen
     live = Reservation.objects.filter(pool=pool, released_at__isnull=True).order_by("job_id")
     rows: dict[str, list[_Held]] = defaultdict(list)
     for row in map(_Held._make, live.values_list(*_HELD_COLUMNS)):
         rows[row.job_id].append(row)
     sizes = _sizes(Job.objects.filter(pk__in=[job for job, held in rows.items() if held[0].is_elastic]))
     busy = jobs_with_requests(rows)
-    return [_holder(held, sizes.get(job, 0), purses, is_busy=job in busy) for job, held in rows.items()]
+    return [_holder(held, sizes.get(job, 0), limits, is_busy=job in busy) for job, held in rows.items()]
 
 
 class _Held(NamedTuple):
@@ -124,7 +124,7 @@ _HELD_COLUMNS = (
 )  # fmt: skip
 
 
-def _holder(held: list[_Held], replica_devices: int, purses: Purses, *, is_busy: bool) -> HolderView:
+def _holder(held: list[_Held], replica_devices: int, limits: SpendingLimits, *, is_busy: bool) -> HolderView:
     row = held[0]
     core = [one for one in held if one.role != ReservationRole.ELASTIC]
     elastic = [one for one in held if one.role == ReservationRole.ELASTIC]
@@ -144,7 +144,7 @@ def _holder(held: list[_Held], replica_devices: int, purses: Purses, *, is_busy:
         replicas_leaving=len(elastic) - kept,
         most_replicas=(row.all_devices - row.min_devices) // replica_devices if replica_devices else 0,
         ends_by=since + timedelta(seconds=row.max_runtime_s),
-        draws_on=purses.drawn_on(row.team_id, row.project_id, row.created_by_id),
+        draws_on=limits.drawn_on(row.team_id, row.project_id, row.created_by_id),
     )
 
 
@@ -174,7 +174,7 @@ def _lacking_sandbox(pool: ResourcePool) -> set[str]:
     return {job for job, name, params in rows if needs_sandbox(name, params or {})}
 
 
-def _queued(row: Waiting, replica_devices: int, purses: Purses, *, lacks_sandbox: bool) -> QueuedJobView:
+def _queued(row: Waiting, replica_devices: int, limits: SpendingLimits, *, lacks_sandbox: bool) -> QueuedJobView:
     return QueuedJobView(
         id=row.id,
         team=row.team_id,
@@ -186,6 +186,6 @@ def _queued(row: Waiting, replica_devices: int, purses: Purses, *, lacks_sandbox
         not_before=row.not_before,
         replica_devices=replica_devices,
         most_replicas=(row.devices - row.min_devices) // replica_devices if replica_devices else 0,
-        draws_on=purses.drawn_on(row.team_id, row.project_id, row.created_by_id),
+        draws_on=limits.drawn_on(row.team_id, row.project_id, row.created_by_id),
         lacks_sandbox=lacks_sandbox,
     )

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.attempts.ending import NOT_UNDERSTOOD
-from backend.jobs.lifecycle import advance
+from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobState
 from backend.pools.models import Reservation, ReservationRole, ResourcePool
 from backend.pools.views import Admission
@@ -32,7 +32,7 @@ def start(admission: Admission, pool: ResourcePool, replicas: Mapping[str, tuple
     try:
         spec = JobSpec.accepted(job.spec)
     except ValidationError:  # accepted by another release; it must not block the jobs behind it
-        advance(job, JobState.FAILED, actor="scheduler", now=now, message=NOT_UNDERSTOOD, failure_class="config")
+        change_state(job, JobState.FAILED, actor="scheduler", now=now, message=NOT_UNDERSTOOD, failure_class="config")
         return False
     assert spec.min_devices == job.min_devices, "min_devices comes from this spec"
     trainer = spec.trainer_devices

@@ -39,7 +39,7 @@ def waiting_message(
             return f"{needed}; your team's quota in pool {pool.name} has fewer left."
         case WaitingReason.BEHIND_PRIORITY:
             return "Your team's devices are reserved for a job ahead of it in your team's queue."
-        case WaitingReason.WAITING_LENDER_FENCE:
+        case WaitingReason.RESERVED_BY_OTHERS:
             return f"{needed}. They are free in pool {pool.name}, but other teams do not lend them."
         case WaitingReason.POOL_FULL:
             return f"{needed}; fewer are free in pool {pool.name} right now."

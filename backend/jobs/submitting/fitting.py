@@ -16,7 +16,7 @@ from backend.pools.models import ResourcePool
 from engine.fit.backends import backend_lines
 from engine.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.fit.need import GB, Need, gigabytes
-from engine.fit.plan import TrainerPlan
+from engine.fit.planning import plan_trainer
 from engine.fit.replica import ReplicaPlan, replica_need
 from engine.fit.shape import ModelShape
 from engine.fit.trainer import trainer_need
@@ -82,7 +82,7 @@ def _needs(spec: JobSpec, shape: ModelShape, teacher: ModelShape | None) -> list
     replica = replica_need(shape, ReplicaPlan.of_spec(spec, shape))
     if spec.only_evaluates:
         return [replica]
-    return [trainer_need(shape, TrainerPlan.of_spec(spec, shape, teacher=teacher)), replica]
+    return [trainer_need(shape, plan_trainer(spec, shape, teacher=teacher)), replica]
 
 
 def _describe_fit(needs: list[Need], device_gb: int) -> str:

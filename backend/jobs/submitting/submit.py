@@ -18,7 +18,7 @@ from backend.accounts.models import ApiKey, Project, Team, User
 from backend.errors import FieldError, NotFound
 from backend.jobs.attempts.asset_catalog import asset_catalog
 from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team
-from backend.jobs.lifecycle import begin
+from backend.jobs.lifecycle import insert_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
 from backend.jobs.submitting.refusals import refuse_spec, refuse_start, refuse_unknown_names
@@ -104,7 +104,7 @@ def submit_job(
     with transaction.atomic(savepoint=False):  # a failure aborts the caller's transaction as well
         if by.key is not None:
             refuse_spec_over_ceiling(by.key, spec, now=now)
-        begin(job, actor=by.actor, now=now, data={**details, **(data or {})})
+        insert_job(job, actor=by.actor, now=now, data={**details, **(data or {})})
         if assets:
             asset_catalog().keep(job, assets)
     return job

@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import F
 
 from backend.jobs.attempts.resume_points import checkpoint_of_team
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.code_check import check_code
 from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
@@ -54,11 +54,11 @@ def validate_job(job_id: str, *, now: datetime) -> None:
             return
         if finding is None:
             message = "Validated. Waiting for the scheduler."
-            advance(job, JobState.QUEUED, actor=ACTOR, now=now, reason="validated", message=message)
+            change_state(job, JobState.QUEUED, actor=ACTOR, now=now, reason="validated", message=message)
             return
         failure_class, message = finding
         log.info("refused job=%s class=%s message=%s", job_id, failure_class, message)
-        advance(
+        change_state(
             job, JobState.FAILED, actor=ACTOR, now=now, reason="invalid", message=message, failure_class=failure_class
         )
 

@@ -23,6 +23,13 @@ from backend.pages.views import user_of
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+TABS: Final = (
+    ("operator_pools", "Pools"),
+    ("operator_teams", "Teams"),
+    ("operator_people", "People"),
+    ("operator_questions", "Quota requests"),
+    ("operator_maintenance", "Maintenance"),
+)
 _LONGEST: Final = 200
 
 
@@ -79,6 +86,4 @@ def optional_count_of(request: HttpRequest, name: str, label: str) -> int | None
 
 
 def context_of(**more: Any) -> dict[str, Any]:
-    from backend.pages.operator.urls import TABS  # urls.py imports the views, which use this function
-
     return {"tabs": TABS} | more

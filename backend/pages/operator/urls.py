@@ -1,6 +1,4 @@
-"""The URLs of operator pages, all under `operator/`, and their tabs."""
-
-from typing import Final
+"""The URLs of operator pages, all under `operator/`."""
 
 from django.urls import path
 
@@ -14,13 +12,6 @@ from backend.pages.operator import (
     team_views,
 )
 
-TABS: Final = (
-    ("operator_pools", "Pools"),
-    ("operator_teams", "Teams"),
-    ("operator_people", "People"),
-    ("operator_questions", "Quota requests"),
-    ("operator_maintenance", "Maintenance"),
-)
 urlpatterns = [
     path("operator/", pool_views.pools, name="operator_pools"),
     path("operator/pools/new", pool_views.new_pool, name="operator_new_pool"),

@@ -15,7 +15,7 @@ from backend.checkpoints.evaluating import record_evaluation
 from backend.checkpoints.services import doubt_resume_point, record_checkpoint
 from backend.jobs.attempts.ending import end_as_reported
 from backend.jobs.control_requests import acknowledge_request
-from backend.jobs.lifecycle import advance, next_cursor, record_event
+from backend.jobs.lifecycle import change_state, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.pools.services import release_elastic
 from backend.telemetry.ledger import store_ledger
@@ -95,7 +95,9 @@ class FactEffects:
     def _(self, body: PipelineReady, at: datetime) -> None:
         data = body.model_dump(exclude={"type"})
         if self._job.state in {JobState.STARTING, JobState.RECOVERING}:
-            advance(self._job, JobState.RUNNING, actor=self._actor, now=self._now, phase=self._job.phase, data=data)
+            change_state(
+                self._job, JobState.RUNNING, actor=self._actor, now=self._now, phase=self._job.phase, data=data
+            )
         else:
             self._event("pipeline_ready", data=data)
 

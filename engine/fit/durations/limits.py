@@ -5,7 +5,8 @@ slowest honest rates (slowest.py). Time limits follow from these; callers with a
 from engine.fit.durations.slowest import estimate_s
 from engine.fit.durations.step import step_work
 from engine.fit.hosts import checkpoint_bytes
-from engine.fit.plan import PROMPT_TOKENS, TrainerPlan
+from engine.fit.plan import PROMPT_TOKENS
+from engine.fit.planning import plan_trainer
 from engine.fit.shape import ModelShape
 from engine.spec.job import JobSpec
 
@@ -14,7 +15,7 @@ def longest_start_s(spec: JobSpec, shape: ModelShape, *, teacher: ModelShape | N
     """Every model of the job is read from its folder, one after the other, and the checkpoint that it resumes from."""
     num_bytes = shape.num_weights * shape.stored_bytes  # replicas read in parallel
     if not spec.only_evaluates:
-        plan = TrainerPlan.of_spec(spec, shape, teacher=teacher)
+        plan = plan_trainer(spec, shape, teacher=teacher)
         num_models = 1 + (plan.has_reference and not plan.lora_rank) + plan.has_critic
         num_bytes = num_models * num_bytes + checkpoint_bytes(shape, plan)
     if teacher is not None:
@@ -34,6 +35,6 @@ def longest_pause_s(spec: JobSpec, shape: ModelShape, *, teacher: ModelShape | N
     """The step that a job is at, and a checkpoint after it."""
     if spec.only_evaluates:
         return 0.0
-    plan = TrainerPlan.of_spec(spec, shape, teacher=teacher)
+    plan = plan_trainer(spec, shape, teacher=teacher)
     saving_s = estimate_s(num_bytes=checkpoint_bytes(shape, plan))
     return longest_step_s(spec, shape, teacher=teacher) + saving_s

@@ -10,6 +10,7 @@ from typing import Final
 
 from engine.fit.need import GB
 from engine.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
+from engine.fit.planning import plan_trainer
 from engine.fit.replica import ReplicaPlan, kv_bytes_of_token
 from engine.fit.shape import ModelShape
 from engine.spec.job import JobSpec
@@ -61,7 +62,7 @@ def step_work(
     spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS, teacher: ModelShape | None = None
 ) -> StepWork:
     length = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)
-    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
+    plan = plan_trainer(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
     num_tokens = spec.trajectories_per_step * length
     num_rows = replica.max_batch

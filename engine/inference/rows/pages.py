@@ -1,14 +1,13 @@
 """Attention of one new token a row to the keys and values in its pages.
 
     B rows    M blocks of a row's table    L = M · tokens of a block    H query heads    K key/value heads    X slots
-    E width of a head    S stretches of a row's tokens
+    E width of a head
 
 Invariant: a row's result follows from its own pages, not from the number or the length of the other rows.
 """
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,28 +20,6 @@ ReadPages = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
 
 OpenPages = Callable[[Tensor, Tensor, int], ReadPages]
 """(blocks_BM, lengths_B, tokens of a block), for all layers of a step."""
-
-
-STRETCH: Final = 512
-"""Tokens that one program reads where pages are read in place: enough to fill a multiprocessor's pipeline, few enough
-to share one sequence among many."""
-
-
-class Parts(NamedTuple):
-    """Buffers for the results of the stretches, and for their combination."""
-
-    parts_BHSE: Tensor
-    sums_BHS: Tensor
-    mixed_BHE: Tensor
-
-
-def parts_of(q_BHE: Tensor, blocks_BM: Tensor, block_tokens: int) -> Parts:
-    shape = (*q_BHE.shape[:2], -(-blocks_BM.shape[1] * block_tokens // STRETCH))
-    return Parts(
-        parts_BHSE=q_BHE.new_empty((*shape, q_BHE.shape[2]), dtype=torch.float32),
-        sums_BHS=q_BHE.new_empty(shape, dtype=torch.float32),
-        mixed_BHE=torch.empty_like(q_BHE, memory_format=torch.contiguous_format),
-    )
 
 
 def pages_for(device: str) -> OpenPages:

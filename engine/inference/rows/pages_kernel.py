@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.inference.rows.pages import STRETCH, parts_of
+from engine.inference.rows.page_parts import STRETCH, parts_of
 
 TILE: Final = 64
 PARTS: Final = 16  # stretches that are combined at a time

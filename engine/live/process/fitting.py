@@ -17,7 +17,8 @@ from typing import Literal
 
 from engine.fit.hosts import relay_host_need, segment_bytes, trainer_host_need
 from engine.fit.need import gigabytes
-from engine.fit.plan import DEVICES_PER_HOST, TrainerPlan
+from engine.fit.plan import DEVICES_PER_HOST
+from engine.fit.planning import plan_trainer
 from engine.fit.shape import ModelShape
 from engine.fit.shared_memory import least_relay_bytes, least_trainer_bytes, shortage
 from engine.fit.verdict import replica_misfit, trainer_misfit
@@ -97,7 +98,7 @@ def judge_host(
     if part == "trainer":
         least = least_trainer_bytes(shape, lora_rank=rank, num_ranks=spec.trainer_devices)
         wanted = segment_bytes(shape, rank)
-        plan = None if spec.only_evaluates else TrainerPlan.of_spec(spec, shape, teacher=teacher_shape)
+        plan = None if spec.only_evaluates else plan_trainer(spec, shape, teacher=teacher_shape)
         need = None if plan is None else trainer_host_need(shape, plan)
     else:
         least = least_relay_bytes(shape, lora_rank=rank, only_evaluates=spec.only_evaluates)

@@ -17,7 +17,8 @@ from ray.exceptions import OutOfMemoryError, RayError
 
 from engine.fit.hosts import trainer_host_need
 from engine.fit.need import Need, gigabytes
-from engine.fit.plan import DEVICES_PER_HOST, TrainerPlan
+from engine.fit.plan import DEVICES_PER_HOST
+from engine.fit.planning import plan_trainer
 from engine.fit.replica import ReplicaPlan, replica_need
 from engine.fit.shape import ModelShape
 from engine.fit.trainer import trainer_need
@@ -107,7 +108,7 @@ def _needs(
         return [replica_need(shape, ReplicaPlan.of_spec(spec, shape))]
     if part != "trainer" or spec.only_evaluates:
         return []
-    plan = TrainerPlan.of_spec(spec, shape, teacher=teacher, devices_per_host=devices_per_host)
+    plan = plan_trainer(spec, shape, teacher=teacher, devices_per_host=devices_per_host)
     return [trainer_need(shape, plan), trainer_host_need(shape, plan)]
 
 

@@ -1,7 +1,7 @@
 """Checks a job's prompts: the chat template accepts the job's conversations, and questions in files fit the model.
 
 Templates and data are untrusted. Both are tried within limits of time and memory, in a process of its own
-(model_check).
+(model_check_child).
 
 Invariants:
 - every row of a data set is read, and all bad rows are named together, by file and number;

@@ -24,7 +24,7 @@ from backend.jobs.queue.explain import explain_wait
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.decide import decide
 from backend.pools.models import Budget, Reservation, ResourcePool, TeamQuota
-from backend.pools.views import PoolView, PurseView, QueuedJobView, TeamView
+from backend.pools.views import PoolView, QueuedJobView, SpendingLimitView, TeamView
 from backend.usage.pricing.prices import PriceTerms, set_price
 from backend.usage.report import GroupBy, usage_of
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
@@ -102,15 +102,15 @@ def test_money_budget_uses_the_prices_that_are_billed(
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 100), st.sets(st.sampled_from("abc"))), max_size=8),
     st.dictionaries(st.sampled_from("abc"), st.integers(-50, 400), min_size=3, max_size=3),
 )
-def test_starts_of_one_round_never_exceed_a_purse(jobs: list[tuple[int, int, set[str]]], left: dict[str, int]) -> None:
+def test_starts_of_one_round_never_exceed_a_limit(jobs: list[tuple[int, int, set[str]]], left: dict[str, int]) -> None:
     queued = [
         QueuedJobView(
             id=f"job{n}", team="t", devices=devices, queued_at=NOW, max_runtime_s=longest, draws_on=tuple(sorted(draws))
         )
         for n, (devices, longest, draws) in enumerate(jobs)
     ]
-    purses = {name: PurseView(left=amount) for name, amount in left.items()}
-    view = PoolView(capacity=99, teams={"t": TeamView(nominal=99)}, queued=queued, now=NOW, purses=purses)
+    limits = {name: SpendingLimitView(left=amount) for name, amount in left.items()}
+    view = PoolView(capacity=99, teams={"t": TeamView(nominal=99)}, queued=queued, now=NOW, limits=limits)
     verdict = decide(view)
     for name, amount in left.items():
         drawn = [job for job in queued if job.id in verdict.admitted and name in job.draws_on]

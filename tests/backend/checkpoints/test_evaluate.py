@@ -10,7 +10,7 @@ from backend.accounts.models import User
 from backend.audit.models import AuditEntry
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.attempts.beginning import begin_attempt
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.validation import validate_job
@@ -221,7 +221,7 @@ class TestTheAnswer:
         job = job_of(ask(api, checkpoint))
         begun(job, pool).say(READY, evaluated(reward_mean=0.1))
         locked = locked_job(job.pk)
-        advance(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
+        change_state(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
         again = Driver(begin_attempt(locked, now=NOW))
         again.say(READY, evaluated(reward_mean=0.9))
         assert [evaluation["reward_mean"] for evaluation in shown(api, checkpoint)] == [0.9]

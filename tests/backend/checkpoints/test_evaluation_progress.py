@@ -8,7 +8,7 @@ from django.test import Client
 
 from backend.accounts.models import User
 from backend.jobs.attempts.beginning import begin_attempt
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages.job.panels.tiles import time_left
@@ -70,7 +70,7 @@ class TestRest:
     def test_another_attempt_starts_over(self, api: Api, job: Job, driver: Driver) -> None:
         driver.say(answered(12))
         locked = locked_job(job.pk)
-        advance(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
+        change_state(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
         assert shown(api, job) == told(12)
         begin_attempt(locked, now=NOW)
         assert shown(api, job) == told(0)
@@ -114,7 +114,7 @@ class TestThePage:
 
     def test_restarted_evaluation_has_no_prediction(self, job: Job, driver: Driver) -> None:
         locked = locked_job(job.pk)
-        advance(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
+        change_state(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
         Driver(begin_attempt(locked, now=NOW)).say(READY, answered(20))
         job.refresh_from_db()
         assert job.started_at is not None and time_left(job, None, now=NOW + timedelta(minutes=1)) is None

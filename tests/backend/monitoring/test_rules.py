@@ -24,7 +24,7 @@ from backend.api.background_times import note_background
 from backend.background_call import CallResult
 from backend.disks import Room
 from backend.feeds import prometheus
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.operating.models import Examination
 from backend.pools.models import RayLook, Reservation, ResourcePool
@@ -112,7 +112,7 @@ def of_a_line_before_an_empty_pool(pool: ResourcePool, make_job: Make) -> Histor
     with transaction.atomic():
         job = locked_job(Job.objects.get().pk)
         for state in (JobState.STOPPING, JobState.CANCELLED):
-            advance(job, state, actor="user:1", now=now())
+            change_state(job, state, actor="user:1", now=now())
     return of_a_long_line(pool, make_job, minutes=12)
 
 
@@ -133,7 +133,7 @@ def of_late_facts(pool: ResourcePool) -> History:
 def of_a_stalled_job(pool: ResourcePool) -> History:
     with transaction.atomic():
         job = locked_job(Job.objects.get().pk)
-        advance(job, JobState.RUNNING, actor="engine:1", now=now())
+        change_state(job, JobState.RUNNING, actor="engine:1", now=now())
     Job.objects.update(stalled_since=now())
     return is_so(pool)
 

@@ -8,7 +8,7 @@ import pytest
 
 from backend.accounts.models import Team, User
 from backend.audit.models import AuditEntry
-from backend.jobs.lifecycle import advance
+from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.budgets import budget_states, month_of
@@ -28,7 +28,7 @@ def state(team: Team, now: datetime) -> tuple[float, float, float | None]:
 def finish(job: Job, *, now: datetime) -> None:
     job.refresh_from_db()
     for to in (JobState.STOPPING, JobState.SUCCEEDED):
-        advance(job, to, actor="engine:1", now=now)
+        change_state(job, to, actor="engine:1", now=now)
 
 
 def test_what_is_spent_and_promised_follows_the_reservations(

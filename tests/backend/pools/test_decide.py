@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.pools.decide import AGEING_PER_HOUR, BACKFILL_PATIENCE, decide, in_line
+from backend.pools.decide import AGEING_PER_HOUR, BACKFILL_PATIENCE, decide, queue_order
 from backend.pools.views import PoolView, QueuedJobView, TeamView, WaitingReason
 from tests.backend.pools.decide_world import MINUTE, NOW, TEAMS, World, check_decision, holder, job, pool, team, worlds
 
@@ -37,7 +37,7 @@ def test_the_order_in_which_rows_were_read_does_not_matter(world: World, rng: ra
 def test_the_first_within_nominal_that_fits_is_admitted(world: World) -> None:
     view = world.view()
     for name in TEAMS:
-        mine = in_line([one for one in view.queued if one.team == name], view.now)
+        mine = queue_order([one for one in view.queued if one.team == name], view.now)
         if mine and not world.claims:
             room = min(view.teams[name].nominal - world.used(name), world.capacity - sum(map(world.used, TEAMS)))
             if mine[0].devices <= room:
@@ -113,7 +113,7 @@ def test_priority_goes_first_within_a_team_until_age_outdoes_it() -> None:
 
 def test_age_outdoes_any_priority_in_the_end() -> None:
     oldest = job("oldest", 1, priority=-100, waited=timedelta(hours=200 / AGEING_PER_HOUR))
-    assert in_line([job("newest", 1, priority=100), oldest], NOW)[0].id == "oldest"
+    assert queue_order([job("newest", 1, priority=100), oldest], NOW)[0].id == "oldest"
 
 
 def test_least_borrowing_then_least_history_goes_first() -> None:

@@ -41,7 +41,7 @@ def test_a_fence_keeps_what_is_not_lent_for_its_team() -> None:
     teams = HALVES | {"bees": team(4, lend=1)}
     assert decide(pool(job("a", 5), teams=teams)).admitted == ("a",)
     runs = [holder("runs", 4)]
-    assert decide(pool(job("a", 2), teams=teams, holders=runs)).reasons == {"a": R.WAITING_LENDER_FENCE}
+    assert decide(pool(job("a", 2), teams=teams, holders=runs)).reasons == {"a": R.RESERVED_BY_OTHERS}
     assert decide(pool(job("a", 6), teams=teams)).reasons == {"a": R.EXCEEDS_MAX}
     assert decide(pool(job("b", 3, team="bees"), teams=teams, holders=[holder("runs", 5)])).admitted == ("b",)
 

@@ -12,7 +12,7 @@ from django.db import transaction
 from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.cancelling import cancel_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage, ReconcileLease
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.reconcile.lease import NAME
@@ -76,7 +76,7 @@ class World:
         """Launched, ready, with a fresh heartbeat."""
         self.launch()
         with transaction.atomic():
-            advance(locked_job(self.job.pk), JobState.RUNNING, actor="engine:1", now=self.now)
+            change_state(locked_job(self.job.pk), JobState.RUNNING, actor="engine:1", now=self.now)
         self.hear()
 
     def with_spec(self, **changes: Any) -> None:

@@ -10,7 +10,7 @@ from django.db import transaction
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.attempts.launching import launch_attempt, order_for, stop_superseded
 from backend.jobs.control.cancelling import kill_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import JobAttempt, JobState, OutboxMessage
 from backend.pools.clusters.dashboard import RayUnreachable
 from engine.spec.control import AttemptOrder
@@ -61,7 +61,7 @@ class TestLaunching:
                 super().launch(order, submission_id)
                 with transaction.atomic():
                     locked = locked_job(order.job)
-                    advance(locked, JobState.RECOVERING, actor="reconcile", now=world.now)
+                    change_state(locked, JobState.RECOVERING, actor="reconcile", now=world.now)
                     begin_attempt(locked, now=world.now)
                     OutboxMessage.objects.all().delete()
 

@@ -12,7 +12,7 @@ from django.db import transaction
 from backend.jobs.attempts.launcher import Launcher, SubmissionStatus
 from backend.jobs.attempts.launching import gather_evidence, launch_attempt, order_for, stop_superseded
 from backend.jobs.control.cancelling import cancel_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, ReconcileLease
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.clusters.dashboard import RayUnreachable
@@ -91,7 +91,7 @@ def rays(world: World) -> Rays:
 def run(world: World, job: Job, rays: Rays) -> None:
     launch_attempt(job.pk, rays)
     with transaction.atomic():
-        advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=world.now)
+        change_state(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=world.now)
     JobAttempt.objects.filter(job=job).update(submitted_at=world.now, last_seen_at=world.now)
 
 

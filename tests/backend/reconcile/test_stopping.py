@@ -6,7 +6,7 @@ from django.db import transaction
 
 from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.pausing import pause_job, resume_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from tests.backend.reconcile.conftest import S, World, topics
 
@@ -117,7 +117,7 @@ class TestPausing:
     def test_job_between_two_attempts_pauses_at_once(self, world: World) -> None:
         world.run()
         with transaction.atomic():
-            advance(locked_job(world.job.pk), JobState.RECOVERING, actor="engine:1", now=world.now)
+            change_state(locked_job(world.job.pk), JobState.RECOVERING, actor="engine:1", now=world.now)
         world.job.attempts.update(ended_at=world.now)
         pause_job(world.job.pk, actor="user:1", now=world.now)
         world.later(0)

@@ -15,7 +15,7 @@ from backend.checkpoints.selectors import newest_checkpoint
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.attempts.tokens import attempt_token
 from backend.jobs.control.cancelling import cancel_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import ControlRequest, Job, JobAttempt, JobEvent, JobState
 from backend.pools.models import ResourcePool
 from backend.telemetry.models import (
@@ -290,7 +290,7 @@ class TestWhoMaySpeak:
         driver.say(READY, step(1))
         with transaction.atomic():
             locked = locked_job(job.pk)
-            advance(locked, JobState.RECOVERING, actor="reconcile", now=now)
+            change_state(locked, JobState.RECOVERING, actor="reconcile", now=now)
             second = Driver(begin_attempt(locked, now=now))
         before = everything(job)
         for answer in (driver.send(3, step(2)), driver.send(3, FINISHED), driver.beat()):

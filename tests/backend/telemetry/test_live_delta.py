@@ -8,7 +8,7 @@ from django.db import transaction
 
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.attempts.beginning import begin_attempt
-from backend.jobs.lifecycle import advance, locked_job, record_event
+from backend.jobs.lifecycle import change_state, locked_job, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.telemetry.intake.ingest import ingest_facts
 from backend.telemetry.live.pulls import MOST_EVENTS, live_delta
@@ -130,7 +130,7 @@ def test_delta_names_newest_trajectory_step_without_texts(engine: Engine, job: J
 def next_attempt(job: Job, now: datetime) -> Engine:
     with transaction.atomic():
         locked = locked_job(job.pk)
-        advance(locked, JobState.RECOVERING, actor="reconcile", now=now)
+        change_state(locked, JobState.RECOVERING, actor="reconcile", now=now)
         return Engine(begin_attempt(locked, now=now), now)
 
 

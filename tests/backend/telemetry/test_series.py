@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from backend.jobs.lifecycle import advance, locked_job, next_cursor
+from backend.jobs.lifecycle import change_state, locked_job, next_cursor
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.telemetry.models import MetricPoint, MetricSeries
 from backend.telemetry.retention import reduce_old_series
@@ -33,9 +33,9 @@ def write(job: Job, steps: range, now: datetime, *names: str, attempt: int = 1) 
 def end(job: Job, now: datetime) -> None:
     with transaction.atomic():
         locked = locked_job(job.pk)
-        advance(locked, JobState.RUNNING, actor="engine:1", now=now)
-        advance(locked, JobState.STOPPING, actor="engine:1", now=now, target_state=JobState.SUCCEEDED)
-        advance(locked, JobState.SUCCEEDED, actor="engine:1", now=now)
+        change_state(locked, JobState.RUNNING, actor="engine:1", now=now)
+        change_state(locked, JobState.STOPPING, actor="engine:1", now=now, target_state=JobState.SUCCEEDED)
+        change_state(locked, JobState.SUCCEEDED, actor="engine:1", now=now)
 
 
 @pytest.mark.parametrize("num", [3, LEAST_TO_COPY - 1, LEAST_TO_COPY, 2 * LEAST_TO_COPY])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.telemetry.models import ReplicaActivity
 from backend.telemetry.replicas.activity import MOST_CELLS, MOST_SPANS, replica_timeline, store_activity
@@ -92,9 +92,9 @@ def test_old_job_keeps_minutes_only(attempt: JobAttempt, job: Job, now: datetime
     tell(job, observed([("decode", -5, -2), ("idle", -2, 0)]), at(5))
     with transaction.atomic():
         locked = locked_job(job.pk)
-        advance(locked, JobState.RUNNING, actor="engine:1", now=now)
-        advance(locked, JobState.STOPPING, actor="engine:1", now=now, target_state=JobState.SUCCEEDED)
-        advance(locked, JobState.SUCCEEDED, actor="engine:1", now=now)
+        change_state(locked, JobState.RUNNING, actor="engine:1", now=now)
+        change_state(locked, JobState.STOPPING, actor="engine:1", now=now, target_state=JobState.SUCCEEDED)
+        change_state(locked, JobState.SUCCEEDED, actor="engine:1", now=now)
     keep = timedelta(days=90)
     assert forget_old_spans(keep=keep, now=now + keep) == 0
     assert forget_old_spans(keep=keep, now=now + keep + timedelta(seconds=1)) == 1

@@ -10,7 +10,7 @@ import pytest
 from backend.accounts.models import Project, Team, User
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.control.cancelling import cancel_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.models import Reservation, ResourcePool
@@ -208,8 +208,8 @@ class TestRest:
         jobs = [live.job, make_job(devices=2)]
         assert schedule_pool(live.pool.pk, now=live.at(0)) == 2
         for job in jobs:
-            advance(locked_job(job.pk), JobState.STOPPING, actor="test", now=live.at(7), target_state="cancelled")
-            advance(locked_job(job.pk), JobState.CANCELLED, actor="test", now=live.at(9))
+            change_state(locked_job(job.pk), JobState.STOPPING, actor="test", now=live.at(7), target_state="cancelled")
+            change_state(locked_job(job.pk), JobState.CANCELLED, actor="test", now=live.at(9))
         query = {"group_by": "job", "from": "2026-01-01", "to": "2026-01-31", "limit": 1}
         first = reader.get("/usage", **query).json()
         second = reader.get("/usage", **query, after=first["next_after"]).json()

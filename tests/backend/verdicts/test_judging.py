@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from backend.accounts.models import User
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.verdicts.judging import LOOK_EVERY, judge_due
 from backend.verdicts.models import JobVerdict
@@ -114,7 +114,9 @@ def test_paused_job_is_not_stalled(trained: Trained, now: datetime) -> None:
     trained.train(10)
     judge_due(now=now)
     with transaction.atomic():
-        advance(locked_job(trained.job.pk), JobState.PAUSING, actor="user:1", now=now, target_state=JobState.PAUSED)
+        change_state(
+            locked_job(trained.job.pk), JobState.PAUSING, actor="user:1", now=now, target_state=JobState.PAUSED
+        )
     judge_due(now=now + timedelta(hours=1))
     assert trained.events() == []
 

@@ -5,7 +5,7 @@ import pytest
 from engine.fit.backends import backend_lines, between_hosts_bytes, host_lines, sent_bytes, sum_lines
 from engine.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.fit.need import GB
-from engine.fit.plan import TrainerPlan
+from engine.fit.planning import plan_trainer
 from engine.fit.trainer import trainer_need
 from tests.engine.fit.shapes_of_models import job
 
@@ -41,7 +41,7 @@ def test_one_sum_an_update_is_chosen_where_it_fits() -> None:
     def lines(device_gb: int, devices: int = 8) -> list[str]:
         recomputed = {"activations": "recomputed"}
         spec = job(resources={"trainer_devices": devices}, trainer=recomputed)
-        return sum_lines(spec, LARGE, TrainerPlan.of_spec(spec, LARGE), device_gb * GB)
+        return sum_lines(spec, LARGE, plan_trainer(spec, LARGE), device_gb * GB)
 
     small, large = lines(40), lines(80)
     assert "gradient_sums micro_batch." in small[0] and "gradient_sums update." in large[0]
@@ -55,7 +55,7 @@ def test_copies_send_less_between_hosts_from_two_passes_on() -> None:
     def sent(within: str, num_passes: int, **trainer: object) -> int:
         asked = {"shard_within": within, "compute_dtype": "bfloat16", **trainer}
         spec = job(resources={"trainer_devices": 16}, trainer=asked)
-        plan = TrainerPlan.of_spec(spec, LARGE)
+        plan = plan_trainer(spec, LARGE)
         return between_hosts_bytes(LARGE, plan, num_passes=num_passes, devices_per_host=8)
 
     assert sent("node", 1) == sent("node", 8) == sent("all", 1) == sent("all", 8) // 8
@@ -65,7 +65,7 @@ def test_copies_send_less_between_hosts_from_two_passes_on() -> None:
 def test_fsdp_in_bfloat16_sends_less_than_zero_stage_3() -> None:
     def sent(**trainer: object) -> int:
         spec = job(resources=EIGHT, trainer={"compute_dtype": "bfloat16", **trainer})
-        return sent_bytes(LARGE, TrainerPlan.of_spec(spec, LARGE))
+        return sent_bytes(LARGE, plan_trainer(spec, LARGE))
 
     fsdp = sent()
     assert fsdp < sent(backend="deepspeed", zero_stage=3)
@@ -81,6 +81,6 @@ def test_torch_takes_the_least_memory_at_every_size(name: str, num_devices: int)
     def needed(**trainer: object) -> int:
         asked = {"compute_dtype": "bfloat16", "activations": "recomputed", **trainer}
         spec = job(resources={"trainer_devices": num_devices}, trainer=asked, rollout={"max_new_tokens": 8_192})
-        return trainer_need(shape, TrainerPlan.of_spec(spec, shape)).num_bytes
+        return trainer_need(shape, plan_trainer(spec, shape)).num_bytes
 
     assert needed() < min(needed(backend="deepspeed", zero_stage=stage) for stage in (1, 2, 3))

@@ -25,7 +25,7 @@ from engine.fit.replica import (
 from engine.fit.table import LENGTHS, NUM_DEVICES, first_that_fits, table_lines
 from engine.inference.block_manager import BLOCK_TOKENS, BlockManager, BlockTable
 from engine.inference.page_store import PageStore
-from engine.inference.rows.pages import STRETCH, parts_of
+from engine.inference.rows.page_parts import STRETCH, parts_of
 from engine.inference.sampling import _STRETCH
 from engine.inference.torch_engine import FIRST_BLOCKS_PER_ROW, PREFILL_TOKENS
 from engine.inference.vllm.start import GPU_BLOCK_TOKENS, MAX_READ_IN, _kv_space

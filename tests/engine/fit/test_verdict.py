@@ -6,7 +6,7 @@ import pytest
 
 from engine.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.fit.need import GB
-from engine.fit.plan import TrainerPlan
+from engine.fit.planning import plan_trainer
 from engine.fit.remedies import Change, changed, smallest, trainer_remedies, with_changes
 from engine.fit.trainer import trainer_need
 from engine.fit.verdict import Misfit, replica_misfit, trainer_misfit, will_not_fit
@@ -34,7 +34,7 @@ def test_what_fits_is_not_spoken_of() -> None:
 def test_copies_on_hosts_take_what_a_host_alone_would() -> None:
     def need(devices: int, within: str) -> int:
         spec = job(trainer={"shard_within": within}, resources={"trainer_devices": devices})
-        return trainer_need(LARGE, TrainerPlan.of_spec(spec, LARGE)).certain
+        return trainer_need(LARGE, plan_trainer(spec, LARGE)).certain
 
     assert need(64, "node") == need(8, "node") == need(8, "all") > need(64, "all")
     assert need(12, "node") == need(6, "all"), "two hosts of six"
@@ -59,7 +59,7 @@ def test_an_evaluation_needs_no_trainer() -> None:
 
 def test_only_terms_of_any_batch_make_a_misfit_certain() -> None:
     spec = job()
-    need = trainer_need(SMALL, TrainerPlan.of_spec(spec, SMALL))
+    need = trainer_need(SMALL, plan_trainer(spec, SMALL))
 
     def at(num_bytes: int) -> Misfit | None:
         return trainer_misfit(spec, SMALL, num_bytes)
@@ -92,7 +92,7 @@ def test_one_change_comes_before_two_and_less_harm_before_more() -> None:
 
 def test_nothing_is_advised_that_the_spec_would_refuse() -> None:
     spec = job()
-    every = [change for doses in trainer_remedies(TrainerPlan.of_spec(spec, SMALL), longest=1) for change in doses]
+    every = [change for doses in trainer_remedies(plan_trainer(spec, SMALL), longest=1) for change in doses]
     asked = [with_changes(spec, [change]) for change in every]
     assert None in asked and any(asked)
     offload = next(each for change, each in zip(every, asked, strict=True) if "optimizer.offload" in change.settings)
@@ -100,7 +100,7 @@ def test_nothing_is_advised_that_the_spec_would_refuse() -> None:
 
 
 def test_a_sequence_is_shared_only_among_devices_that_are_there() -> None:
-    plan = TrainerPlan.of_spec(job(), SMALL)
+    plan = plan_trainer(job(), SMALL)
     shared = Change(words="", settings={}, fields={"sequence_parallel": 4})
     assert changed(plan, SMALL, [shared]) is None
     devices = Change(words="", settings={}, fields={"num_devices": 4, "division": "fsdp"})

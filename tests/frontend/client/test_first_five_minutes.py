@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from django.db import transaction
 
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from tests.frontend.client.conftest import Shell, checkpoint_of
@@ -22,7 +22,7 @@ def start(world: World, job_id: str) -> Job:
     assert schedule_pool(world.pool.pk, now=datetime.now(UTC)) == 1
     with transaction.atomic():
         job = locked_job(job_id)
-        advance(job, JobState.RUNNING, actor="engine:1", now=datetime.now(UTC), phase="training")
+        change_state(job, JobState.RUNNING, actor="engine:1", now=datetime.now(UTC), phase="training")
     return job
 
 

@@ -22,7 +22,7 @@ from django.conf import settings as django_settings
 from django.db import transaction
 from django.test import Client
 
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages.programs.guide import EXAMPLES, IDEMPOTENT, example, wheel_url
@@ -57,7 +57,7 @@ def learn(world: World, job: Job) -> None:
     assert schedule_pool(world.pool.pk, now=now) == 1
     with transaction.atomic():
         locked = locked_job(job.pk)
-        advance(locked, JobState.RUNNING, actor="engine:1", now=now, phase="training")
+        change_state(locked, JobState.RUNNING, actor="engine:1", now=now, phase="training")
     trained(world, locked, 1)
     ended(locked, JobState.SUCCEEDED, message="All steps are done.")
 

@@ -10,7 +10,7 @@ from django.db import transaction
 from playwright.sync_api import Locator, Page, expect
 
 from backend.checkpoints.models import Checkpoint
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages.job.panels.charts import CHARTS
@@ -37,7 +37,7 @@ def begun(job: Job, world: seed.World) -> None:
     schedule_pool(world.pool.pk, now=now)
     with transaction.atomic():
         data = {"num_replicas": 2, "num_parameters": 262_144}
-        advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now, phase="training", data=data)
+        change_state(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now, phase="training", data=data)
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.attempts.beginning import begin_attempt
-from backend.jobs.lifecycle import advance, locked_job, next_cursor
+from backend.jobs.lifecycle import change_state, locked_job, next_cursor
 from backend.jobs.models import Job, JobState
 from backend.telemetry.series.points import NewPoint, store_points
 from tests.frontend import seed
@@ -211,7 +211,7 @@ def test_chart_ends_at_current_step_after_rollback(visit: Visit, world: seed.Wor
     Checkpoint.objects.create(job=job, attempt=1, created_at=datetime.now(UTC), **saved)
     with transaction.atomic():
         locked = locked_job(job.pk)
-        advance(locked, JobState.RECOVERING, actor="reconcile", now=datetime.now(UTC))
+        change_state(locked, JobState.RECOVERING, actor="reconcile", now=datetime.now(UTC))
         begin_attempt(locked, now=datetime.now(UTC))
     last = "document.querySelector(`[data-chart='loss'] [data-plot]`).data?.[0].x.at(-1)"
     eventually(page, last, 20)

@@ -13,7 +13,7 @@ from backend.accounts.models import Membership, Role, User
 from backend.clock import database_now
 from backend.jobs.attempts.ending import land
 from backend.jobs.attempts.launching import stop_superseded
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import TERMINAL_STATES, Job, JobState
 from backend.pages.job.controls import CONTROLS
 from backend.pages.job.request_progress import CLUSTER_ASKED, UNHEARD
@@ -132,7 +132,7 @@ def test_what_came_of_it_is_not_told_for_ever(world: World, owner: Client) -> No
     owner.post(f"/jobs/{job.pk}/pause")
     with transaction.atomic():
         for state in (JobState.PAUSED, JobState.QUEUED):
-            advance(locked_job(job.pk), state, actor="scheduler", now=database_now())
+            change_state(locked_job(job.pk), state, actor="scheduler", now=database_now())
     assert 'class="story"' not in words_of(owner.get(f"/jobs/{job.pk}/"))
 
 

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 from django.test import Client
 
-from backend.jobs.lifecycle import advance, locked_job, record_event
+from backend.jobs.lifecycle import change_state, locked_job, record_event
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.retrying import retry_job
@@ -26,7 +26,7 @@ def fault(part: str, message: str, action: str) -> dict[str, str]:
 def moved(job: Job, *states: JobState, at: datetime) -> None:
     with transaction.atomic():
         for number, state in enumerate(states):
-            advance(locked_job(job.pk), state, actor="engine:1", now=at + timedelta(seconds=10 * number))
+            change_state(locked_job(job.pk), state, actor="engine:1", now=at + timedelta(seconds=10 * number))
 
 
 def test_fault_shows_cause_action_and_outcome(world: World, owner: Client) -> None:

@@ -6,7 +6,7 @@ from django.db import transaction
 
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.attempts.tokens import attempt_of_token, attempt_token, token_digest
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from tests.backend.conftest import MakeCheckpoint
 
@@ -36,7 +36,7 @@ def test_recovering_job_keeps_devices_and_gets_new_fence(
     make_checkpoint(job, step=7)
     with transaction.atomic():
         locked = locked_job(job.pk)
-        advance(locked, JobState.RECOVERING, actor="reconcile", now=now, reason="driver_lost")
+        change_state(locked, JobState.RECOVERING, actor="reconcile", now=now, reason="driver_lost")
         second = begin_attempt(locked, now=now, actor="reconcile")
     attempt.refresh_from_db()
     job.refresh_from_db()

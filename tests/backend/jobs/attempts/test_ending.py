@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 
 from backend.jobs.attempts.ending import LOST, end_as_reported, end_stopped, end_unreported, retry_after_last
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import ControlRequest, Job, JobAttempt, JobState
 
 pytestmark = pytest.mark.django_db
@@ -16,7 +16,7 @@ MESSAGE = "A node went away."
 @pytest.fixture
 def running(job: Job, attempt: JobAttempt, now: datetime) -> Job:
     with transaction.atomic():
-        advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now)
+        change_state(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now)
     job.refresh_from_db()
     return job
 
@@ -62,7 +62,7 @@ def test_stopping_job_ends_in_its_target_state(
 ) -> None:
     with transaction.atomic():
         job = locked_job(running.pk)
-        advance(job, JobState.STOPPING, actor="test", now=now, reason="asked", message="Why.", target_state=target)
+        change_state(job, JobState.STOPPING, actor="test", now=now, reason="asked", message="Why.", target_state=target)
         if by == "reconcile":
             end_stopped(job, actor="reconcile", now=now)
     if by == "its driver":

@@ -9,7 +9,7 @@ from django.db import transaction
 from backend.jobs.attempts.evidence import Evidence, scrub
 from backend.jobs.attempts.failures import ADVICE, RETRIES, explain_failure, next_try, note_failure
 from backend.jobs.attempts.launching import gather_evidence
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.reconcile.actions import lose_attempt, run_out_of_time
 from backend.reconcile.views import Held, held_jobs
@@ -153,8 +153,8 @@ def test_attempt_of_another_class_does_not_explain_job(job: Job, attempt: JobAtt
     with transaction.atomic():
         job = locked_job(job.pk)
         cause: dict[str, Any] = {"actor": "scheduler", "now": now, "reason": "exceeds_max", "message": "too large"}
-        advance(job, JobState.STOPPING, target_state=JobState.FAILED, failure_class="config", **cause)
-        advance(job, JobState.FAILED, **cause)
+        change_state(job, JobState.STOPPING, target_state=JobState.FAILED, failure_class="config", **cause)
+        change_state(job, JobState.FAILED, **cause)
     assert explain_failure(job).evidence == Evidence()
 
 

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from backend.jobs.attempts.tracing import send_trace
 from backend.jobs.background import HANDLERS
-from backend.jobs.lifecycle import advance, locked_job, record_event
+from backend.jobs.lifecycle import change_state, locked_job, record_event
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.jobs.outbox import deliver
 from engine.sinks.memory import MemorySink
@@ -32,7 +32,7 @@ def ended(attempt: JobAttempt, now: datetime, to: JobState = JobState.SUCCEEDED)
     with transaction.atomic():
         job = locked_job(attempt.job_id)
         for index, state in enumerate((JobState.RUNNING, JobState.STOPPING, to), 1):
-            advance(job, state, actor="engine:1", now=now + timedelta(seconds=10 * index))
+            change_state(job, state, actor="engine:1", now=now + timedelta(seconds=10 * index))
             record_event(job, "checkpoint_saved", actor="engine:1", now=now, message="the customer's words")
     return job
 

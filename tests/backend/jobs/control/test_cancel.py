@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.jobs.lifecycle import advance
+from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 
 
@@ -23,7 +23,7 @@ def test_job_holding_devices_is_asked_to_stop(
     api: Any, job: Job, attempt: JobAttempt, now: datetime, state: str
 ) -> None:
     if state != "starting":
-        advance(job, JobState(state), actor="engine:1", now=now)
+        change_state(job, JobState(state), actor="engine:1", now=now)
     response = api.post(f"/jobs/{job.pk}/cancel")
     assert (response.status_code, response.json()["state"]) == (202, "stopping")
     job.refresh_from_db()
@@ -45,7 +45,7 @@ def test_cancelling_a_cancelled_job_is_a_no_op(api: Any, job: Job) -> None:
 @pytest.mark.parametrize("end", ["succeeded", "failed"])
 def test_finished_job_cannot_be_cancelled(api: Any, job: Job, attempt: JobAttempt, now: datetime, end: str) -> None:
     for state in (JobState.RUNNING, JobState.STOPPING, JobState(end)):
-        advance(job, state, actor="engine:1", now=now)
+        change_state(job, state, actor="engine:1", now=now)
     response = api.post(f"/jobs/{job.pk}/cancel")
     problem = response.json()
     assert (response.status_code, problem["code"], problem["state"], problem["allowed"]) == (
@@ -59,7 +59,7 @@ def test_finished_job_cannot_be_cancelled(api: Any, job: Job, attempt: JobAttemp
 
 
 def test_stopping_job_keeps_its_target_state(api: Any, job: Job, attempt: JobAttempt, now: datetime) -> None:
-    advance(job, JobState.STOPPING, actor="reconcile", now=now, target_state="failed")
+    change_state(job, JobState.STOPPING, actor="reconcile", now=now, target_state="failed")
     assert api.post(f"/jobs/{job.pk}/cancel").status_code == 200
     job.refresh_from_db()
     assert job.target_state == "failed" and not job.requests.exists()

@@ -9,7 +9,7 @@ from django.db import transaction
 from backend.accounts.models import Project, User
 from backend.audit.models import AuditEntry
 from backend.jobs.control.cancelling import cancel_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
@@ -163,7 +163,7 @@ class TestKill:
         self, api: Api, job: Job, attempt: JobAttempt, now: datetime, state: JobState
     ) -> None:
         with transaction.atomic():
-            advance(locked_job(job.pk), state, actor="x", now=now)
+            change_state(locked_job(job.pk), state, actor="x", now=now)
         assert api.post(f"/jobs/{job.pk}/kill").json()["state"] == "cancelled"
 
 
@@ -173,7 +173,7 @@ def test_several_jobs_are_cancelled_independently(
     waiting, done = make_job(), make_job()
     with transaction.atomic():
         locked = locked_job(done.pk)
-        advance(locked, JobState.FAILED, actor="scheduler", now=now, failure_class="config")
+        change_state(locked, JobState.FAILED, actor="scheduler", now=now, failure_class="config")
     theirs = submit_job(
         team=other_project.team,
         project=other_project,

@@ -10,7 +10,7 @@ from backend.audit.models import AuditEntry
 from backend.errors import InvalidState
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.pausing import begin_pause, pause_job, resume_job
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.telemetry.intake.ingest import ingest_facts, note_heartbeat
@@ -21,7 +21,7 @@ from tests.backend.conftest import Api, MakeCheckpoint
 @pytest.fixture
 def running(job: Job, attempt: JobAttempt, now: datetime) -> Job:
     with transaction.atomic():
-        advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now)
+        change_state(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now)
     job.refresh_from_db()
     return job
 

@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models import Sum
 
 from backend.accounts.models import Team
-from backend.jobs.lifecycle import advance
+from backend.jobs.lifecycle import change_state
 from backend.jobs.models import HOLDING_STATES, Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.budgets import budget_states
@@ -117,7 +117,7 @@ class TestInTheLine:
             if not running:
                 break
             for state in (JobState.STOPPING, JobState.SUCCEEDED):
-                advance(running[0], state, actor="engine:1", now=NOW + timedelta(minutes=round_))
+                change_state(running[0], state, actor="engine:1", now=NOW + timedelta(minutes=round_))
         assert {Job.objects.get(pk=job.pk).state for job in jobs} == {"succeeded"}
 
 

@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 
 from backend.accounts.models import Project, Team, User
 from backend.jobs.attempts.ending import land
-from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState, OutboxMessage
 from backend.jobs.queue.preemption import RECLAIM_DEADLINE
 from backend.jobs.queue.scheduling import pools_due, schedule_pool
@@ -40,7 +40,7 @@ def theirs(other_team: Team, other_project: Project, charlie: User, pool: Resour
 
 def running(job: Job, *, now: datetime) -> Job:
     with transaction.atomic():
-        advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now)
+        change_state(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now)
     job.refresh_from_db()
     return job
 
@@ -96,7 +96,7 @@ def test_claim_is_deleted_with_its_job(borrowed: Job, make_job: Any, pool: Resou
     schedule_pool(pool.pk, now=now + MIN_RUNTIME)
     assert Claim.objects.exists()
     with transaction.atomic():
-        advance(locked_job(mine.pk), JobState.CANCELLED, actor="user:1", now=now)
+        change_state(locked_job(mine.pk), JobState.CANCELLED, actor="user:1", now=now)
     schedule_pool(pool.pk, now=now + MIN_RUNTIME)
     assert not Claim.objects.exists()
 
@@ -150,8 +150,8 @@ def test_replicas_return_when_the_queue_is_empty(grown: Job, make_job: Any, pool
     schedule_pool(pool.pk, now=now)
     with transaction.atomic():
         job = locked_job(mine.pk)
-        advance(job, JobState.STOPPING, actor="engine:1", now=now)
-        advance(job, JobState.SUCCEEDED, actor="engine:1", now=now)
+        change_state(job, JobState.STOPPING, actor="engine:1", now=now)
+        change_state(job, JobState.SUCCEEDED, actor="engine:1", now=now)
     schedule_pool(pool.pk, now=now)
     assert len(live(grown)) == 7
     assert grown.requests.get(acknowledged_at=None).replicas == 6
@@ -166,8 +166,8 @@ def test_tick_includes_pools_with_growable_jobs(pool: ResourcePool, make_job: An
     schedule_pool(pool.pk, now=now)
     assert pools_due() == [], "it has all its replicas"
     with transaction.atomic():
-        advance(locked_job(job.pk), JobState.STOPPING, actor="engine:1", now=now)
-        advance(locked_job(job.pk), JobState.SUCCEEDED, actor="engine:1", now=now)
+        change_state(locked_job(job.pk), JobState.STOPPING, actor="engine:1", now=now)
+        change_state(locked_job(job.pk), JobState.SUCCEEDED, actor="engine:1", now=now)
     make_job(devices=8, placement={"min_replicas": 1})
     schedule_pool(pool.pk, now=now)
     assert pools_due() == [pool.pk]

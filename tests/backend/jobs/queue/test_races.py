@@ -16,7 +16,7 @@ from django.db.models import Sum
 from backend.accounts.models import Project, Team, User
 from backend.errors import InvalidState
 from backend.jobs.control.cancelling import cancel_job
-from backend.jobs.lifecycle import LostRace, advance, locked_job
+from backend.jobs.lifecycle import LostRace, change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import submit_job
@@ -80,9 +80,9 @@ def _finish_one(rng: random.Random) -> None:
     with transaction.atomic():
         job = locked_job(rng.choice(ids))
         if job.state == JobState.STARTING:
-            advance(job, JobState.STOPPING, actor="engine:1", now=now())
+            change_state(job, JobState.STOPPING, actor="engine:1", now=now())
         if job.state == JobState.STOPPING:
-            advance(job, JobState.SUCCEEDED, actor="engine:1", now=now())
+            change_state(job, JobState.SUCCEEDED, actor="engine:1", now=now())
 
 
 def test_sixteen_requests_with_one_key_make_one_job(
@@ -129,7 +129,7 @@ def test_sixteen_cancels_are_one(
         schedule_pool(pool.pk, now=now())
     if before == "running":
         with transaction.atomic():
-            advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now())
+            change_state(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now())
     changed = race(*[in_own_connection(lambda: cancel_job(job.pk, actor="user:1", now=now())[1])] * CLIENTS)
     assert sum(changed) == 1
     end = "cancelled" if before == "queued" else "stopping"
@@ -150,14 +150,14 @@ def test_race_of_cancel_and_scheduler_ends_consistently(
         assert (job.state, held, job.requests.count()) in {("cancelled", 0, 0), ("stopping", 2, 1)}
         if job.state == "stopping":
             with transaction.atomic():
-                advance(locked_job(job.pk), JobState.CANCELLED, actor="engine:1", now=now())
+                change_state(locked_job(job.pk), JobState.CANCELLED, actor="engine:1", now=now())
 
 
 def test_unlocked_concurrent_change_is_detected(job: Job) -> None:
     stale = Job.objects.get(pk=job.pk)
     cancel_job(job.pk, actor="user:1", now=now())
     with pytest.raises(LostRace):
-        advance(stale, JobState.STARTING, actor="scheduler", now=now())
+        change_state(stale, JobState.STARTING, actor="scheduler", now=now())
     connection.close()
 
 

@@ -9,7 +9,7 @@ from django.db import connection
 
 from backend.accounts.models import Team
 from backend.jobs.control.cancelling import cancel_job
-from backend.jobs.lifecycle import advance
+from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobState, OutboxMessage
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.decide import ENTRY_PENALTY_S
@@ -102,7 +102,7 @@ def test_release_starts_the_next_job(make_job: Any, pool: ResourcePool, now: dat
     OutboxMessage.objects.all().delete()
     first.refresh_from_db()
     for state in (JobState.RUNNING, JobState.STOPPING, JobState.SUCCEEDED):
-        advance(first, state, actor="engine:1", now=now)
+        change_state(first, state, actor="engine:1", now=now)
     assert OutboxMessage.objects.get(topic="schedule").key == pool.pk, "the end of a job triggers the scheduler"
     assert schedule_pool(pool.pk, now=now) == 1
     assert states(second) == [("starting", "")]

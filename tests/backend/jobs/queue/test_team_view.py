@@ -8,7 +8,7 @@ import pytest
 
 from backend.accounts.models import User
 from backend.jobs.control.cancelling import cancel_job
-from backend.jobs.lifecycle import advance
+from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.models import ResourcePool, TeamQuota
@@ -110,8 +110,8 @@ def test_smaller_size_that_would_start_now(api: Api, make_job: Any, pool: Resour
     answer = api.get(f"/jobs/{waiting.pk}/explain").json()["waiting"]
     assert answer["starts_with_fewer"] == {"devices": 3, "fewer": 3, "replicas": 2}
     first.refresh_from_db()
-    advance(first, JobState.STOPPING, actor="engine:1", now=now)
-    advance(first, JobState.SUCCEEDED, actor="engine:1", now=now)
+    change_state(first, JobState.STOPPING, actor="engine:1", now=now)
+    change_state(first, JobState.SUCCEEDED, actor="engine:1", now=now)
     answer = api.get(f"/jobs/{waiting.pk}/explain").json()
     assert answer["waiting"] is None, "it would start right now"
 
@@ -157,6 +157,6 @@ def test_running_job_shows_cause_of_its_state(api: Api, busy: list[Job]) -> None
 
 
 def test_failed_job_shows_evidence(api: Api, job: Job, now: datetime) -> None:
-    advance(job, JobState.FAILED, actor="scheduler", now=now, message="No such model.", failure_class="config")
+    change_state(job, JobState.FAILED, actor="scheduler", now=now, message="No such model.", failure_class="config")
     answer = api.get(f"/jobs/{job.pk}/explain").json()
     assert answer["failure"]["failure_class"] == "config" and answer["failure"]["advice"]

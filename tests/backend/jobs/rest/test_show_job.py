@@ -3,12 +3,12 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from backend.jobs.lifecycle import advance
+from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobAttempt, JobState
 
 
 def test_running_job_shows_its_progress(api: Any, job: Job, attempt: JobAttempt, now: datetime) -> None:
-    advance(job, JobState.RUNNING, actor="engine:1", now=now, phase="training", step=7)
+    change_state(job, JobState.RUNNING, actor="engine:1", now=now, phase="training", step=7)
     shown = api.get(f"/jobs/{job.pk}").json()
     assert (shown["state"], shown["phase"], shown["step"], shown["attempt"]) == ("running", "training", 7, 1)
     assert shown["started_at"] == "2026-01-05T12:00:00Z" and shown["finished_at"] is None
@@ -22,7 +22,7 @@ def test_running_job_shows_its_progress(api: Any, job: Job, attempt: JobAttempt,
 
 def test_events_are_read_from_a_cursor(api: Any, job: Job, attempt: JobAttempt, now: datetime) -> None:
     for state, seconds in ((JobState.RUNNING, 1), (JobState.STOPPING, 2), (JobState.SUCCEEDED, 3)):
-        advance(job, state, actor="engine:1", now=now + timedelta(seconds=seconds))
+        change_state(job, state, actor="engine:1", now=now + timedelta(seconds=seconds))
     after, seen = 0, []
     while True:
         page = api.get(f"/jobs/{job.pk}/events", after=after, limit=2).json()

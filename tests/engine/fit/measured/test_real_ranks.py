@@ -7,6 +7,7 @@ import pytest
 from engine.fit.hosts import trainer_host_need
 from engine.fit.need import total
 from engine.fit.plan import TrainerPlan
+from engine.fit.planning import plan_trainer
 from engine.fit.shape import ModelShape
 from engine.fit.trainer import trainer_need
 from engine.models.make_random import make_random
@@ -103,4 +104,4 @@ def _moments_of_host(shape: ModelShape, plan: TrainerPlan) -> int:
 
 def shape_and_plan(spec: JobSpec, *, tied: bool) -> tuple[ModelShape, TrainerPlan]:
     shape = ModelShape.of_config({**WIDE, "tie_word_embeddings": tied})
-    return shape, TrainerPlan.of_spec(spec, shape, on_gpu=False, prompt_tokens=1)
+    return shape, plan_trainer(spec, shape, on_gpu=False, prompt_tokens=1)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from engine.live.run.chat_check import bounded
-from engine.live.run.model_check import check_model, refuse_model
+from engine.live.run.model_check import check_model
+from engine.live.run.model_check_child import refuse_model
 from engine.spec.job import JobSpec
 from tests.engine.chat_rules import save_qwen3
 from tests.engine.live.run.test_model_check import never, spec

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from engine.live.run.model_check import check_model, refuse_model
+from engine.live.run.model_check import check_model
+from engine.live.run.model_check_child import refuse_model
 from engine.spec.job import JobSpec
 from tests.engine.models.families.test_agreement import whole
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 import torch
 
-from engine.fit.plan import TrainerPlan
+from engine.fit.planning import plan_trainer
 from engine.fit.trainer import affords_one_sum, trainer_need
 from engine.models.families.trained_model import read_model_config
 from engine.spec.job import JobSpec
@@ -144,7 +144,7 @@ def test_trainer_plans_as_the_fit_does(make_llama: MakeLlama, document: dict[str
     copies = Copies.of([[0, 1], [2, 3]] if within == "node" else [[0, 1, 2, 3]], own_rank=0)
     own = plan_of(TrainerSettings.of(spec), config, torch.device("cuda"), copies)
     teacher = own.teacher if spec.algorithm.has_teacher else None
-    expected = TrainerPlan.of_spec(spec, shape_of(config), teacher=teacher, devices_per_host=2)
+    expected = plan_trainer(spec, shape_of(config), teacher=teacher, devices_per_host=2)
     assert trainer_need(shape_of(config), own).lines == trainer_need(shape_of(config), expected).lines
 
 

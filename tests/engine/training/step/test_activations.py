@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.fit.known_models import known_shape
-from engine.fit.plan import TrainerPlan
+from engine.fit.planning import plan_trainer
 from engine.fit.shape import ModelShape
 from engine.models.loading import read_config
 from engine.spec.job import JobSpec, TrainerSpec
@@ -36,7 +36,7 @@ def test_trainer_chooses_what_the_memory_arithmetic_assumes(
             "resources": {"trainer_devices": sharers},
         }
     )
-    plan = TrainerPlan.of_spec(spec, shape, on_gpu=False)
+    plan = plan_trainer(spec, shape, on_gpu=False)
     config = replace(
         read_config(make_llama()),
         width=shape.width,

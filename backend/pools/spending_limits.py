@@ -1,6 +1,6 @@
-"""Purses: what further budgets, beyond a team's GPU-seconds, leave for jobs of a pool.
+"""Spending limits of a pool's jobs beyond their team's GPU-seconds: budgets of money, projects and people.
 
-Pools know no budgets of projects and users, and no prices; `backend.budgets` fills this port.
+Pools know no prices and no budgets of projects and people; `backend.budgets` fills this port.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from backend.pools.models import ResourcePool
-from backend.pools.views import PurseView
+from backend.pools.views import SpendingLimitView
 from backend.ports import Port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Purses:
-    left: Mapping[str, PurseView] = field(default_factory=dict)
+class SpendingLimits:
+    left: Mapping[str, SpendingLimitView] = field(default_factory=dict)
     of_team: Mapping[str, str] = field(default_factory=dict)
     of_project: Mapping[str, str] = field(default_factory=dict)
     of_person: Mapping[tuple[str, int], str] = field(default_factory=dict)
@@ -25,6 +25,6 @@ class Purses:
         return tuple(name for name in names if name is not None)
 
 
-PursesOf = Callable[[ResourcePool, Collection[str], datetime, bool], Purses]
+SpendingLimitsOf = Callable[[ResourcePool, Collection[str], datetime, bool], SpendingLimits]
 """For the teams; with True, locked until the end of the transaction, which serializes pools."""
-purses_of: Port[PursesOf] = Port("budgets of money, projects and people")
+spending_limits_of: Port[SpendingLimitsOf] = Port("budgets of money, projects and people")

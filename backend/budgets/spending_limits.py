@@ -1,7 +1,7 @@
 """What limits leave for jobs of a pool, in the scheduler's unit.
 
 Invariant: amounts are device-seconds of that pool: money is divided by the pool's current price, and jobs of a
-free pool use no purse of money.
+free pool have no limit of money.
 """
 
 from collections.abc import Collection
@@ -10,27 +10,27 @@ from datetime import datetime
 from backend.budgets.models import SpendingLimit, Unit
 from backend.budgets.spending import prices_now, spending_of, spent_under
 from backend.pools.models import ResourcePool
-from backend.pools.purses import Purses
-from backend.pools.views import PurseView
+from backend.pools.spending_limits import SpendingLimits
+from backend.pools.views import SpendingLimitView
 
 
-def purses_of_limits(pool: ResourcePool, teams: Collection[str], now: datetime, lock: bool) -> Purses:
+def spending_limits(pool: ResourcePool, teams: Collection[str], now: datetime, lock: bool) -> SpendingLimits:
     rows = SpendingLimit.objects.filter(team_id__in=teams).order_by("pk").select_related("team", "project", "person")
     limits = list(rows.select_for_update(of=("self",), no_key=True) if lock else rows)
     if not limits:
-        return Purses()
+        return SpendingLimits()
     spending = spending_of({limit.team_id for limit in limits}, now=now)
     price = prices_now(now).get(pool.pk)
-    left: dict[str, PurseView] = {}
+    left: dict[str, SpendingLimitView] = {}
     for limit in limits:
         if limit.unit == Unit.MONEY and not price:
             continue
         spent, committed = spent_under(limit, spending)
         rest = limit.amount - spent - committed
         seconds = rest / price if limit.unit == Unit.MONEY and price else rest
-        left[str(limit.pk)] = PurseView(left=float(seconds), label=label_of(limit))
+        left[str(limit.pk)] = SpendingLimitView(left=float(seconds), label=label_of(limit))
     counted = [limit for limit in limits if str(limit.pk) in left]
-    return Purses(
+    return SpendingLimits(
         left=left,
         of_team={limit.team_id: str(limit.pk) for limit in counted if limit.is_of_team},
         of_project={limit.project_id: str(limit.pk) for limit in counted if limit.project_id is not None},
