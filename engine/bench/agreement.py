@@ -22,13 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.bench.report import Report, Row, rounded
+from engine.bench.report import Report
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceRequest
 from engine.inference.probing import row_logprobs
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.attention import PackedAttention
 from engine.models.loading import DEMO_FOLDER, load_decoder
 from engine.policy.lineage import WeightsId
+from engine.scorecard.tables import Row, rounded
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.training.factory import build_trainer
 from engine.training.port import StepResult, TrainingTrajectory

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import torch
 
-from engine.bench.report import Report, Row, Spread, rounded
+from engine.bench.report import Report
 from engine.bench.runs import own_ray
 from engine.fit.known_models import known_shape
 from engine.pipeline.messages.to_trainer import BatchReady
@@ -31,6 +31,7 @@ from engine.pipeline.records import (
     TrajectoryContent,
 )
 from engine.policy.lineage import WeightsId
+from engine.scorecard.tables import Row, Spread, rounded
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.training.batch import TrainingBatch
 from engine.training.settings import TrainerSettings

@@ -27,9 +27,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from engine.bench.report import Report, Row, Spread, rounded
+from engine.bench.report import Report
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.loading import model_tensors, save_weights
+from engine.scorecard.tables import Row, Spread, rounded
 from engine.training.checkpoint.staging import Staging
 
 WAIT_S: Final = 900.0

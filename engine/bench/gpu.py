@@ -16,12 +16,13 @@ from typing import Final
 import torch
 
 from engine.bench.gpu_probes import CEILINGS, OF_A_CPU, OF_A_GPU, PROBES, Probe, Scale, Work, agreement
-from engine.bench.report import Report, Row, Spread, rounded
+from engine.bench.report import Report
 from engine.bench.rollouts.on_device import OF_A_CPU as ROLLOUTS_ON_A_CPU
 from engine.bench.rollouts.on_device import OF_A_GPU as ROLLOUTS_ON_A_GPU
 from engine.bench.rollouts.on_device import Bench, vllm_rows
 from engine.bench.rollouts.torch_on_device import torch_rows
 from engine.fit.durations.step import DEVICES, Device
+from engine.scorecard.tables import Row, Spread, rounded
 
 UNITS: Final = {"flop": ("Tflop/s", 1e12), "byte": ("GB/s", 1e9)}
 PARTS: Final = ("trainer", "torch", "vllm")

@@ -9,7 +9,7 @@ import time
 from queue import SimpleQueue
 from typing import Final
 
-from engine.bench.report import Report, Row, rounded
+from engine.bench.report import Report
 from engine.environments.port import Prompt, Turn
 from engine.environments.registry import make_environment
 from engine.environments.sandbox.capacity import host_capacity
@@ -17,6 +17,7 @@ from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
 from engine.pipeline.messages.addresses import rollout_address
 from engine.pipeline.records import Failure, GroupKey, SampleKey
+from engine.scorecard.tables import Row, rounded
 from engine.spec.job import EnvironmentSpec
 
 CODE: Final = """

@@ -7,8 +7,9 @@ fresh prompts, answered before and after.
 import argparse
 from typing import Final
 
-from engine.bench.report import Report, Row, Spread, rounded
+from engine.bench.report import Report
 from engine.bench.runs import Run, own_ray, run_job
+from engine.scorecard.tables import Row, Spread, rounded
 from engine.spec.job import JobSpec
 from engine.spec.schedules import SCHEDULES
 

@@ -16,8 +16,9 @@ from engine.bench.peers.ours import run_ours
 from engine.bench.peers.split import Measured, columns, waits_by_part
 from engine.bench.peers.tasks import GROUP, PROMPTS, TASKS
 from engine.bench.peers.trl import run_trl
-from engine.bench.report import Report, Row, Spread
+from engine.bench.report import Report
 from engine.bench.runs import own_ray
+from engine.scorecard.tables import Row, Spread
 
 OURS = "this engine"
 TRL = "TRL GRPOTrainer"

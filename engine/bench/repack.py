@@ -15,12 +15,13 @@ from pathlib import Path
 import torch
 
 from engine.bench.repack_pages import page_rows
-from engine.bench.report import Report, Row, Spread, in_turns, rounded
+from engine.bench.report import Report, in_turns
 from engine.bench.rollouts.decode import SHAPES, write_model
 from engine.bench.runs import Run, own_ray, run_job
 from engine.bench.schedules import GROUP, add_trace_arguments, row, spec_of
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
+from engine.scorecard.tables import Row, Spread, rounded
 
 CONTEXTS = (256, 1_024, 4_096)
 MOVED = 8

@@ -13,11 +13,12 @@ from typing import Final
 import numpy as np
 
 from engine.bench.relays.travel import LoopbackLinks
-from engine.bench.report import Row, Spread, in_turns, rounded
+from engine.bench.report import in_turns
 from engine.inference.port import KvPages
 from engine.live.kv.fetches import pages_of
 from engine.live.kv.offers import Offer, Offers
 from engine.live.weights.segments import own_memory
+from engine.scorecard.tables import Row, Spread, rounded
 
 LAYERS: Final = 36
 # A layer of 7,000 tokens of an 8B model, which has eight heads of 128 for keys and values.

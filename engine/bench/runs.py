@@ -12,17 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
 
+from engine.scorecard.kept import FACTS_FILE, RECORDINGS, SPEC_FILE
 from engine.sinks.jsonl import JsonlSink
 from engine.sinks.port import EventSink
 from engine.spec.facts import Evaluated, FactBody, PipelineReady, RunFinished, StepTrained
 from engine.spec.job import JobSpec
-
-# Of a run that is kept.
-SPEC_FILE: Final = "spec.json"
-FACTS_FILE: Final = "facts.jsonl"
-RECORDINGS: Final = "recordings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

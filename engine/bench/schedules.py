@@ -9,9 +9,10 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from engine.bench.pairs.kept import About, keep_about
-from engine.bench.report import Report, Row, Spread, machine, rounded
+from engine.bench.report import Report, machine
 from engine.bench.runs import Run, own_ray, run_job
+from engine.scorecard.kept import About, keep_about
+from engine.scorecard.tables import Row, Spread, rounded
 from engine.spec.job import JobSpec
 from engine.spec.schedules import SCHEDULES
 

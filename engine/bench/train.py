@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import torch
 
-from engine.bench.report import Report, Row, Spread, in_turns, rounded
+from engine.bench.report import Report, in_turns
 from engine.models.decoder import Activations, Decoder, DecoderConfig
+from engine.scorecard.tables import Row, Spread, rounded
 from engine.training.port import TrainingTrajectory
 from engine.training.step.micro_batch import MicroBatch, batch_step
 from engine.training.step.scoring import score_tokens

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from engine.bench.pairs.scorecard import calibrated, document, scores
 from engine.commands.frontier import frontier
 from engine.commands.plots import plots
+from engine.scorecard.scores import calibrated, document, scores
 from engine.sim.compare import dora
 from engine.sim.compare.checks import checked
 from engine.sim.compare.cluster import ClusterFile, simulated

@@ -9,7 +9,7 @@ Invariants:
 - a line is written when its step ends, so an interrupted check keeps what was measured;
 - every file stays below `LARGEST_FILE`.
 
-Imports nothing but Python's own library and `engine.bench.report`.
+Imports nothing but Python's own library and `engine.scorecard.tables`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engine.bench.report import table
+from engine.scorecard.tables import table
 
 TOP: Final = Path(__file__).resolve().parents[2]
 TOTAL_S: Final = 480.0

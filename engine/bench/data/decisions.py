@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from engine.bench.report import Report, Row, Spread
+from engine.bench.report import Report
 from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.effects import Effect, Persist, Send
 from engine.pipeline.manager.repacker import Repacker
@@ -23,6 +23,7 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupTask, HeldGroup, SampleKey, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS
+from engine.scorecard.tables import Row, Spread
 from engine.sim.chance import Chance
 
 REPLICAS: Final = (10, 100, 1_000, 10_000, 100_000)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from engine.bench.data.traffic import Traffic
-from engine.bench.report import Report, Row, rounded
+from engine.bench.report import Report
+from engine.scorecard.tables import Row, rounded
 
 # The tokens that one of many sequences on a GPU decodes in a second.
 TOKENS_A_SECOND: Final = 30

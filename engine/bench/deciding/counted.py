@@ -20,10 +20,11 @@ from engine.bench.deciding.engine import together
 from engine.bench.deciding.engine_body import EngineBody
 from engine.bench.deciding.machine import Machine, machine_of
 from engine.bench.deciding.own_constants import OwnConstants, measure_own
-from engine.bench.report import Report, Row, Value, rounded
+from engine.bench.report import Report
 from engine.fit.known_models import KNOWN_CONFIGS
 from engine.pipeline.records import GroupKey, SampleKey
 from engine.policy.lineage import WeightsId
+from engine.scorecard.tables import Row, Value, rounded
 from engine.sim.compare.contestants import CONTESTANTS
 from engine.sim.costs.constants import Book
 from engine.sim.costs.devices import DEVICES, Device

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from statistics import median
 
-from engine.bench.report import Spread, Value, rounded
+from engine.scorecard.tables import Spread, Value, rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

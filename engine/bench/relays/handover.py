@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 
 from engine.bench.relays import put_together
-from engine.bench.report import Report, Row, Spread, in_turns, rounded
+from engine.bench.report import Report, in_turns
 from engine.live.process.links import Links
 from engine.live.process.ray_session import disconnect, start_own
 from engine.live.trainer.publishing import Publishing, PublishingAlone, PublishingTogether
@@ -27,6 +27,7 @@ from engine.live.weights.segments import sweep
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.families.trained_model import public_views
 from engine.policy.lineage import WeightsId
+from engine.scorecard.tables import Row, Spread, rounded
 from engine.training.parts.layout import decoder_places, rows_of
 from engine.training.parts.published import Published, held_rows
 from engine.training.ranks.world import World

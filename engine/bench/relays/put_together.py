@@ -13,7 +13,6 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Final
 
-from engine.bench.report import Row, Spread, rounded
 from engine.live.relay.assembly import Assembly
 from engine.live.relay.buffers import WeightBuffers
 from engine.live.relay.memory import RelayMemory
@@ -23,6 +22,7 @@ from engine.live.weights.segments import map_to_write
 from engine.pipeline.effects import FetchWeights
 from engine.policy.lineage import WeightsId
 from engine.policy.relay_chain import chunk_bytes_for
+from engine.scorecard.tables import Row, Spread, rounded
 from engine.weights.chunks import CHUNK_BYTES
 from engine.weights.port import WeightManifest
 from engine.weights.spans import Spans

@@ -21,7 +21,7 @@ import ray
 from engine.bench.relays.install import InstallerActor
 from engine.bench.relays.loopback import chain
 from engine.bench.relays.publisher import Published, PublisherActor
-from engine.bench.report import Report, Row, Spread, Value, rounded
+from engine.bench.report import Report
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.process.links import Links
 from engine.live.process.ray_session import disconnect, start_own
@@ -31,6 +31,7 @@ from engine.live.weights.segments import FOLDER, sweep
 from engine.pipeline.messages.addresses import TRAINER, relay_address, rollout_address
 from engine.pipeline.messages.to_relay import WeightsWanted
 from engine.policy.lineage import NO_WEIGHTS
+from engine.scorecard.tables import Row, Spread, Value, rounded
 from engine.spec.job import JobSpec
 
 WITHIN_S: Final = 300.0

@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from engine.bench.report import Report, Row, Spread, in_turns, machine, show
+from engine.bench.report import Report, in_turns, machine, show
 from engine.fit.known_models import KNOWN_CONFIGS
 from engine.inference.port import RolloutEngine, SamplingParams, SequenceRequest
 from engine.inference.vllm.adapters import AdapterEngines
@@ -22,6 +22,7 @@ from engine.inference.vllm.start import AdapterRoom, read_shapes
 from engine.live.weights.segments import lent_folder
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
+from engine.scorecard.tables import Row, Spread
 from engine.weights.low_rank import TARGETS, fingerprint, names_of
 from engine.weights.port import LowRank, WeightVersion
 from engine.weights.snapshot import pack_weights

@@ -18,9 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from engine.bench.report import Report, Row, Spread, in_turns, rounded
+from engine.bench.report import Report, in_turns
 from engine.bench.rollouts.decode import PROMPT_TOKENS, SHAPES, write_model
 from engine.bench.rollouts.in_vllm import Ask, process_of, vllm_python, without_end
+from engine.scorecard.tables import Row, Spread, rounded
 
 OURS: Final = "vLLM through us"
 ALONE: Final = "vLLM alone"

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import torch
 
-from engine.bench.report import Report, Row, Spread, in_turns
+from engine.bench.report import Report, in_turns
 from engine.bench.rollouts.in_vllm import process_of, vllm_python
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.models.loading import DEMO_FOLDER
+from engine.scorecard.tables import Row, Spread
 
 PROMPT_TOKENS: Final = 16
 VOCABULARY: Final = 512

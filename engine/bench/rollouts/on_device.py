@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engine.bench.report import Row, Spread, rounded
 from engine.bench.rollouts.in_vllm import Ask, process_of, vllm_python, without_end
 from engine.fit.known_models import KNOWN_CONFIGS
 from engine.fit.shape import ModelShape
 from engine.models.make_random import make_random
+from engine.scorecard.tables import Row, Spread, rounded
 
 OWN_WAY: Final = "as it runs"
 OTHER_WAYS: Final = ("V2, waiting for each step", "V1", "asynchronous engine")

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import torch
 
-from engine.bench.report import Row
 from engine.bench.rollouts.on_device import Bench, kv_bytes_of_a_token, row_of, weight_bytes_of_a_step
 from engine.fit.durations.step import forward_flops
 from engine.fit.replica import ReplicaPlan, replica_need
@@ -33,6 +32,7 @@ from engine.inference.torch_engine import PREFILL_TOKENS, TorchRolloutEngine
 from engine.models.loading import model_tensors
 from engine.models.make_random import STD
 from engine.policy.lineage import WeightsId
+from engine.scorecard.tables import Row
 from engine.weights.snapshot import pack_weights
 
 GOAL: Final = 0.7

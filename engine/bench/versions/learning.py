@@ -15,9 +15,10 @@ from typing import Final
 
 import torch
 
-from engine.bench.report import Report, Row, Spread, rounded
+from engine.bench.report import Report
 from engine.bench.versions.learner import Learned, Learner
 from engine.bench.versions.trace import CONTESTANT_NAMES, Trace, traced
+from engine.scorecard.tables import Row, Spread, rounded
 from engine.spec.job import JobSpec
 from engine.spec.recipes import CorrectionName
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.bench.report import Row
 from engine.bench.rollouts.on_device import (
     NO_VLLM,
     OF_A_CPU,
@@ -16,6 +15,7 @@ from engine.bench.rollouts.on_device import (
     weight_bytes_of_a_step,
 )
 from engine.fit.known_models import known_shape
+from engine.scorecard.tables import Row
 
 
 def rows_of(remarks: list[str], *, is_over: bool, python: str) -> list[Row]:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.bench.pairs.kept import About, KeptRun, keep_about, kept_runs
-from engine.bench.pairs.recording import ended, environment_of, trace_of, wait_s
-from engine.bench.pairs.scorecard import calibrated, document, scores
 from engine.bench.report import machine
 from engine.bench.runs import run_job
 from engine.bench.schedules import add_arguments, spec_of
 from engine.pipeline.records import Trajectory
+from engine.scorecard.kept import About, KeptRun, keep_about, kept_runs
+from engine.scorecard.recording import ended, environment_of, trace_of, wait_s
+from engine.scorecard.scores import calibrated, document, scores
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 

@@ -6,9 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from engine.bench.pairs.kept import ABOUT_FILE, KeptRun, kept_run
-from engine.bench.pairs.recording import environment_of, wait_s
-from engine.bench.runs import FACTS_FILE, RECORDINGS, SPEC_FILE
 from engine.live.body.recording import Recording
 from engine.pipeline.effects import TrainOn
 from engine.pipeline.messages.addresses import DATA
@@ -16,6 +13,8 @@ from engine.pipeline.messages.to_data import ReplicaSynced
 from engine.pipeline.packed import Floats, Ints
 from engine.pipeline.records import Trajectory, TrajectoryContent, Utterance
 from engine.policy.lineage import WeightsId
+from engine.scorecard.kept import ABOUT_FILE, FACTS_FILE, RECORDINGS, SPEC_FILE, KeptRun, kept_run
+from engine.scorecard.recording import environment_of, wait_s
 from engine.sim.chance import Chance
 from engine.sim.costs.environment import Call
 from engine.sim.fleet.fleet import Fleet

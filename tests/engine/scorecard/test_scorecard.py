@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from engine.__main__ import main
-from engine.bench.pairs.kept import About, KeptRun, keep_about, kept_runs
-from engine.bench.pairs.recording import ended, trace_of, turn_overhead
-from engine.bench.pairs.scorecard import calibrated, document, scores
-from engine.bench.pairs.simulation import measured, setup_of, simulated
+from engine.scorecard.kept import About, KeptRun, keep_about, kept_runs
+from engine.scorecard.recording import ended, trace_of, turn_overhead
+from engine.scorecard.scores import calibrated, document, scores
+from engine.scorecard.simulation import measured, setup_of, simulated
 from engine.sim.recorded.fit import DeviceFit, model_of
-from tests.engine.bench.pairs.made import PARAMETERS, WARM_UP, WithTools, keep, spec_of
+from tests.engine.scorecard.made import PARAMETERS, WARM_UP, WithTools, keep, spec_of
 
 KNOWN = DeviceFit(model_of(PARAMETERS), ())
 """All constants with their own values."""

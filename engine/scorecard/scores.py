@@ -12,11 +12,11 @@ from math import sqrt
 from pathlib import Path
 from typing import Final
 
-from engine.bench.pairs.kept import KeptRun, kept_run, kept_runs, read_about
-from engine.bench.pairs.recording import trace_of, turn_overhead
-from engine.bench.pairs.simulation import DEVICE, Figures, measured, simulated
-from engine.bench.report import Row, Spread, Value, rounded, table
 from engine.live.process.code_version import code_version
+from engine.scorecard.kept import KeptRun, kept_run, kept_runs, read_about
+from engine.scorecard.recording import trace_of, turn_overhead
+from engine.scorecard.simulation import DEVICE, Figures, measured, simulated
+from engine.scorecard.tables import Row, Spread, Value, rounded, table
 from engine.sim.costs.devices import DEVICES
 from engine.sim.costs.grading import GRADING_S
 from engine.sim.recorded.facts import observed, read_facts

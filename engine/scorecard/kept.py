@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from engine.bench.report import Value
-from engine.bench.runs import FACTS_FILE, RECORDINGS, SPEC_FILE
+from engine.scorecard.tables import Value
 from engine.spec.job import JobSpec
 
 ABOUT_FILE: Final = "about.json"
+SPEC_FILE: Final = "spec.json"
+FACTS_FILE: Final = "facts.jsonl"
+RECORDINGS: Final = "recordings"
 LEFT_OUT: Final = 2
 """Last steps: no further batch is prepared while they train."""
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import Final
 
-from engine.bench.pairs.kept import KeptRun
 from engine.environments.port import Prompt
 from engine.environments.tools.tool_sums import ToolSums
 from engine.live.body.recording import read_recording
 from engine.pipeline.messages.to_data import ReplicaSynced
 from engine.pipeline.records import SampleKey, Trajectory, Utterance
+from engine.scorecard.kept import KeptRun
 from engine.sim.costs.environment import Call
 from engine.sim.fleet.work import Recorded, Work
 from engine.spec.job import JobSpec

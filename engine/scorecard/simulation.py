@@ -8,9 +8,9 @@ the time of checkpoints and evaluations.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from engine.bench.pairs.kept import KeptRun
-from engine.bench.pairs.recording import Trace
 from engine.pipeline.plan import Plan
+from engine.scorecard.kept import KeptRun
+from engine.scorecard.recording import Trace
 from engine.sim.costs.devices import DEVICES
 from engine.sim.costs.lengths import Lengths
 from engine.sim.costs.slots import Slots
