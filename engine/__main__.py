@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from engine.bench.command import bench
+from engine.commands.bench import bench
 from engine.commands.fit import fit, shape_if_known
 from engine.commands.replay_step import replay_step
 from engine.commands.simulate import simulate

@@ -37,7 +37,7 @@ __all__ = ["outlook", "schedule_pool", "waiting_message"]
 log = logging.getLogger(__name__)
 
 # A start writes eight rows, an explanation one: with ten thousand queued a round stays under a second on two cores
-# (tests/bench/scheduler.py).
+# (tests/bench/site/scheduler.py).
 MOST_STARTS = 50
 MOST_EXPLANATIONS = 1_500
 # A page warns if a job was not evaluated for a minute. Every round evaluates all; the times of a longer queue are

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.bench.report import machine
-from engine.bench.runs import run_job
-from engine.bench.schedules import add_arguments, spec_of
 from engine.pipeline.records import Trajectory
 from engine.scorecard.kept import About, KeptRun, keep_about, kept_runs
 from engine.scorecard.recording import ended, environment_of, trace_of, wait_s
 from engine.scorecard.scores import calibrated, document, scores
+from tests.bench.engine.report import machine
+from tests.bench.engine.runs import run_job
+from tests.bench.engine.schedules import add_arguments, spec_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 
