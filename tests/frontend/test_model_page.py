@@ -8,7 +8,7 @@ from django.test import Client
 from backend.accounts.models import Membership, Role
 from backend.audit.models import AuditEntry
 from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel
-from backend.checkpoints.registry import promote
+from backend.checkpoints.registry.versions import promote
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of
 from tests.frontend.seed import World

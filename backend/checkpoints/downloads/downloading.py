@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from backend.audit.services import record_action
+from backend.checkpoints.downloads.links import link_to
 from backend.checkpoints.files import CheckpointFiles, Elsewhere, files_of
-from backend.checkpoints.links import link_to
 from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.services import refuse_unless_whole
 from backend.errors import Conflict

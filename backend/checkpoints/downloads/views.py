@@ -5,9 +5,9 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
 from backend.api.problems import problem_response
-from backend.checkpoints.export import folder_name, tar_num_bytes, tar_stream, unblocked
+from backend.checkpoints.downloads.export import folder_name, tar_num_bytes, tar_stream, unblocked
+from backend.checkpoints.downloads.links import checkpoint_of_link
 from backend.checkpoints.files import Elsewhere, files_of
-from backend.checkpoints.links import checkpoint_of_link
 from backend.clock import database_now
 from backend.errors import NotFound, Refusal
 

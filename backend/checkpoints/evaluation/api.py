@@ -11,7 +11,7 @@ from backend.api.idempotency import Key
 from backend.api.limits.rate_limit import counted_at
 from backend.api.problems import problems
 from backend.borders.types import PathId
-from backend.checkpoints.evaluating import EvaluationWishes, evaluate_checkpoint, evaluation_spec
+from backend.checkpoints.evaluation.evaluating import EvaluationWishes, evaluate_checkpoint, evaluation_spec
 from backend.checkpoints.selectors import the_checkpoint
 from backend.errors import FieldError
 from backend.jobs.models import Job

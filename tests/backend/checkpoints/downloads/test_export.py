@@ -13,7 +13,7 @@ import pytest
 from django.conf import LazySettings
 
 from backend.checkpoints import verification
-from backend.checkpoints.export import exported_parts
+from backend.checkpoints.downloads.export import exported_parts
 from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.services import record_checkpoint
 from backend.jobs.models import Job

@@ -15,10 +15,16 @@ from backend.api.etags import IfMatch, etag_of, refuse_if_changed, tagged
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
 from backend.borders.types import PathId
-from backend.checkpoints.registry import change_note, locked_model, locked_version, remove_model, remove_version
+from backend.checkpoints.registry.uploads import uploads_of
+from backend.checkpoints.registry.versions import (
+    change_note,
+    locked_model,
+    locked_version,
+    remove_model,
+    remove_version,
+)
 from backend.checkpoints.representations import ModelOut, ModelVersionOut, ModelWithVersionsOut, UploadedVersionOut
 from backend.checkpoints.selectors import models_of, the_model, the_version, versions_of
-from backend.checkpoints.uploads import uploads_of
 from backend.clock import database_now
 from backend.errors import Denied
 from engine.spec.strict import Strict, Text

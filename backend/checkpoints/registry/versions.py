@@ -18,8 +18,8 @@ from django.db import transaction
 from backend.accounts.models import Team
 from backend.audit.services import record_action
 from backend.checkpoints.models import Checkpoint, ModelVersion, RegisteredModel
+from backend.checkpoints.registry.uploads import uploads_of
 from backend.checkpoints.services import lock_for_use
-from backend.checkpoints.uploads import uploads_of
 from backend.errors import Conflict, NotFound
 from backend.jobs.models import Job
 
