@@ -26,8 +26,8 @@ import psutil
 
 from infra.local.home import PROJECT, Home
 from infra.local.ports import PORT_NAMES, free_port
-from infra.local.postgres import Postgres
-from infra.local.services import Service, Site
+from infra.local.services.postgres import Postgres
+from infra.local.services.site import Service, Site
 
 STARTS_WITHIN_S = 90.0
 NUM_WEB, NUM_WORKERS = 2, 2

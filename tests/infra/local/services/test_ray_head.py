@@ -28,7 +28,7 @@ from engine.spec.sandbox import SANDBOX_LABEL
 from infra.local.home import PROJECT, Home
 from infra.local.ports import PortClaims
 from infra.local.processes import belongings, end_belongings
-from infra.local.services import Service, Site
+from infra.local.services.site import Service, Site
 
 pytestmark = pytest.mark.ray
 

@@ -17,10 +17,10 @@ import psycopg
 from backend.environment import OPTIONAL
 from backend.pulses import AGES, BEAT, CANARY, LATE_AFTER_S
 from infra.local.home import HOME_MARKER, PROJECT, SERVICE_MARKER, Home, shell_variables
-from infra.local.http_health import responds
-from infra.local.postgres import Postgres
-from infra.local.ray_head import RayHead
-from infra.local.valkey import Valkey
+from infra.local.services.http_health import responds
+from infra.local.services.postgres import Postgres
+from infra.local.services.ray_head import RayHead
+from infra.local.services.valkey import Valkey
 
 Environment = Mapping[str, str]
 

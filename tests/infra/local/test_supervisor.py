@@ -16,7 +16,7 @@ import pytest
 
 from infra.local import supervisor as module
 from infra.local.home import Home, read_json
-from infra.local.services import Service, Site
+from infra.local.services.site import Service, Site
 from infra.local.supervisor import Supervisor, Watched
 from infra.local.turns import WAITS_AT_MOST_S, Turn
 

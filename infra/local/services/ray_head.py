@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.local.home import Home, shell_variables
-from infra.local.http_health import responds
+from infra.local.services.http_health import responds
 
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
 NUM_CPUS = 8

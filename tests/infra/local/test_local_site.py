@@ -17,10 +17,10 @@ import pytest
 
 from infra.local.errors import LocalError
 from infra.local.home import PROJECT, Home
-from infra.local.postgres import ADMINISTRATOR, Postgres
 from infra.local.processes import belongings
 from infra.local.room import rotate
-from infra.local.services import Site
+from infra.local.services.postgres import ADMINISTRATOR, Postgres
+from infra.local.services.site import Site
 from infra.local.site_commands import _wait_until_up, supervisor_status
 
 SERVICES = ("postgres", "valkey")

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from infra.local.http_health import responds
+from infra.local.services.http_health import responds
 
 
 class Page(BaseHTTPRequestHandler):

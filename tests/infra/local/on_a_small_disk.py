@@ -1,6 +1,6 @@
 """Run by test_full_disk in a mount namespace of its own: a home on a small tmpfs, filled while its site runs.
 
-    python -m tests.infra.on_a_small_disk HOME SERVICE…
+    python -m tests.infra.local.on_a_small_disk HOME SERVICE…
 
 Prints `ok`, or fails. Each service has to be there again, and every status written, once there is room.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from infra.local.home import PROJECT, Home, read_json
-from infra.local.services import Site
+from infra.local.services.site import Site
 
 SIZE = "200m"  # a Postgres of 40 MB, with room for its own log
 

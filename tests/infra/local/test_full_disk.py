@@ -28,6 +28,6 @@ def test_service_survives_a_full_disk_and_recovers(
     if not may_mount():
         pytest.skip("this machine forbids mounts, even in a namespace")
     home: Path = tmp_path_factory.mktemp("disk") / ".laminar"
-    command = [*NAMESPACE, sys.executable, "-m", "tests.infra.on_a_small_disk", str(home), *SERVICES]
+    command = [*NAMESPACE, sys.executable, "-m", "tests.infra.local.on_a_small_disk", str(home), *SERVICES]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0 and done.stdout.endswith("ok\n"), done.stdout + done.stderr
