@@ -14,10 +14,10 @@ from backend.jobs.models import Job
 from backend.jobs.submitting.templates import gallery
 from backend.pages.job.panels.charts import HELD_OUT
 from backend.telemetry.models import MetricPoint
+from tests.frontend.evaluations.test_evaluation_page import STEPS, checkpoint_of
 from tests.frontend.html_reading import text_of
-from tests.frontend.job_form import filled, send
+from tests.frontend.new_job.job_form import filled, send
 from tests.frontend.seed import World, finished, make_world
-from tests.frontend.test_evaluation_page import STEPS, checkpoint_of
 
 REMARK = "is no longer available"
 

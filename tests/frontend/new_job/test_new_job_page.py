@@ -26,7 +26,7 @@ from engine.spec.job import JobSpec
 from tests.backend.conftest import given_asset
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of
-from tests.frontend.job_form import filled, send
+from tests.frontend.new_job.job_form import filled, send
 from tests.frontend.seed import World
 from tests.frontend.test_page_safety import HOSTILE
 

@@ -14,7 +14,7 @@ from engine.spec.assets.asset_manifest import PART_BYTES
 from engine.spec.node_report import NodeReport
 from tests.backend.conftest import given_asset
 from tests.frontend.html_reading import text_of
-from tests.frontend.job_form import filled, send
+from tests.frontend.new_job.job_form import filled, send
 from tests.frontend.seed import World
 
 
