@@ -12,10 +12,10 @@ from engine.pipeline.messages.to_data import ReplicaSynced
 from engine.pipeline.messages.to_manager import ReplicaLeft
 from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.messages.to_trainer import BatchReady
+from engine.sim.bodies.relay import CarriedChunk
 from engine.sim.chance import Chance
 from engine.sim.kernel import Kernel
-from engine.sim.process import Process
-from engine.sim.relay_bodies import CarriedChunk
+from engine.sim.processes.process import Process
 from engine.sim.setting import Setting
 
 

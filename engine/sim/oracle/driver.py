@@ -29,7 +29,7 @@ from engine.pipeline.messages.to_driver import (
     TrainerReady,
 )
 from engine.pipeline.plan import Plan
-from engine.sim.checks import Oracle, demand
+from engine.sim.oracle.pipeline import Oracle, demand
 
 # An unreported loss of a replica is detected after some twenty seconds, and its successor takes a few to start. Work
 # may take longer, and a successor may start it again.

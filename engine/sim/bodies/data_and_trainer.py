@@ -26,9 +26,9 @@ from engine.pipeline.messages.to_trainer import BatchTrained, CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.policy.lineage import WeightsId
 from engine.sim.chance import Chance
-from engine.sim.checks import Oracle, demand
 from engine.sim.fault_costs import Costs
 from engine.sim.faults import Faults
+from engine.sim.oracle.pipeline import Oracle, demand
 from engine.weights.port import WeightManifest
 
 NUM_CHUNKS: Final = 4

@@ -21,10 +21,10 @@ from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_manager import PartReported
 from engine.policy.progress import Pulse
 from engine.policy.recovery import PartKind
-from engine.sim.bodies import Done, Post
+from engine.sim.bodies.data_and_trainer import Done, Post
+from engine.sim.bodies.relay import CarriedChunk
 from engine.sim.kernel import Event, Kernel
-from engine.sim.relay_bodies import CarriedChunk
-from engine.sim.workers import Workers
+from engine.sim.processes.workers import Workers
 
 TICK_S: Final = 0.5
 BEAT_S: Final = 0.5

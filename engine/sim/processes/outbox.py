@@ -10,7 +10,7 @@ from engine.pipeline.messages.message import Message
 from engine.sim.chance import Chance
 from engine.sim.faults import Faults
 from engine.sim.kernel import Kernel
-from engine.sim.process import Process
+from engine.sim.processes.process import Process
 
 
 class Outbox:

@@ -43,10 +43,10 @@ from engine.pipeline.records import (
     VersionRun,
 )
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
-from engine.sim.bodies import After, Later, Post, Work
+from engine.sim.bodies.data_and_trainer import After, Later, Post, Work
+from engine.sim.bodies.self_report import observed
 from engine.sim.chance import Chance
-from engine.sim.checks import demand, words
-from engine.sim.self_report import observed
+from engine.sim.oracle.pipeline import demand, words
 from engine.sim.setting import ASK_AGAIN_S, Setting
 
 

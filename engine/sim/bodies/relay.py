@@ -30,10 +30,10 @@ from engine.pipeline.messages.to_relay import (
 )
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import WeightsId
-from engine.sim.bodies import TORN, Later, Post, WorkAside, carried
+from engine.sim.bodies.data_and_trainer import TORN, Later, Post, WorkAside, carried
 from engine.sim.chance import Chance
-from engine.sim.checks import Oracle
 from engine.sim.faults import Faults
+from engine.sim.oracle.pipeline import Oracle
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 OPEN_S: Final = 0.001
