@@ -9,9 +9,9 @@ from datetime import datetime
 
 from backend.budgets.models import SpendingLimit, Unit
 from backend.budgets.spending import prices_now, spending_of, spent_under
+from backend.pools.decision.views import PurseView
 from backend.pools.models import ResourcePool
 from backend.pools.purses import Purses
-from backend.pools.views import PurseView
 
 
 def purses_of_limits(pool: ResourcePool, teams: Collection[str], now: datetime, lock: bool) -> Purses:

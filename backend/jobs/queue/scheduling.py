@@ -27,10 +27,10 @@ from backend.jobs.queue.pool_snapshot import PoolSnapshot, read_snapshot
 from backend.jobs.queue.preemption import give_replicas, keep_claims, pause_victim, release_overdue, take_replicas
 from backend.jobs.queue.starting import start
 from backend.jobs.queue.waiting_messages import waiting_message
-from backend.pools.decide import ENTRY_PENALTY_S, decide
+from backend.pools.decision.decide import ENTRY_PENALTY_S, decide
+from backend.pools.decision.views import Decision, WaitingReason
 from backend.pools.history import are_stale, write_histories
 from backend.pools.models import Reservation, ResourcePool
-from backend.pools.views import Decision, WaitingReason
 
 __all__ = ["outlook", "schedule_pool", "waiting_message"]
 

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 from hypothesis import given, settings
 
-from backend.pools.decide import decide
-from backend.pools.views import Decision, Resize, WaitingReason
-from tests.backend.pools.decide_world import MINUTE, World, holder, job, pool, team, worlds
+from backend.pools.decision.decide import decide
+from backend.pools.decision.views import Decision, Resize, WaitingReason
+from tests.backend.pools.decision.decide_world import MINUTE, World, holder, job, pool, team, worlds
 
 R = WaitingReason
 THIRDS = {"ants": team(4), "bees": team(2), "crabs": team(2)}

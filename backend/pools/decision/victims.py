@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from backend.pools.balance import Balance
-from backend.pools.views import HolderView, PoolView, QueuedJobView
+from backend.pools.decision.balance import Balance
+from backend.pools.decision.views import HolderView, PoolView, QueuedJobView
 
 # A freshly started job is spared: pausing it would waste its start, and starts cost minutes.
 MIN_RUNTIME = timedelta(minutes=10)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from backend.pools.decide import decide
-from backend.pools.views import Decision, HolderView, PoolView, QueuedJobView, TeamView, WaitingReason
+from backend.pools.decision.decide import decide
+from backend.pools.decision.views import Decision, HolderView, PoolView, QueuedJobView, TeamView, WaitingReason
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

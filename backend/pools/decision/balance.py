@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 
-from backend.pools.views import HolderView, PoolView, QueuedJobView, TeamView
+from backend.pools.decision.views import HolderView, PoolView, QueuedJobView, TeamView
 
 NOBODY = TeamView(borrow_limit=0)
 

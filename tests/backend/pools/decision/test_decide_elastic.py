@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from backend.pools.decide import decide
-from backend.pools.views import Resize
-from tests.backend.pools.decide_world import World, holder, job, pool, team
+from backend.pools.decision.decide import decide
+from backend.pools.decision.views import Resize
+from tests.backend.pools.decision.decide_world import World, holder, job, pool, team
 
 
 def test_idle_devices_become_replicas() -> None:

@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.pools.decide import AGEING_PER_HOUR, BACKFILL_PATIENCE, decide, in_line
-from backend.pools.views import PoolView, QueuedJobView, TeamView, WaitingReason
-from tests.backend.pools.decide_world import MINUTE, NOW, TEAMS, World, check_decision, holder, job, pool, team, worlds
+from backend.pools.decision.decide import AGEING_PER_HOUR, BACKFILL_PATIENCE, decide, in_line
+from backend.pools.decision.views import PoolView, QueuedJobView, TeamView, WaitingReason
+from tests.backend.pools.decision.decide_world import (
+    MINUTE,
+    NOW,
+    TEAMS,
+    World,
+    check_decision,
+    holder,
+    job,
+    pool,
+    team,
+    worlds,
+)
 
 R = WaitingReason
 

@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Sequence
 from datetime import datetime
 
-from backend.pools.balance import Balance
-from backend.pools.views import HolderView, Resize
+from backend.pools.decision.balance import Balance
+from backend.pools.decision.views import HolderView, Resize
 
 # A round writes two rows for each; the next round continues.
 MOST_GRANTS = 200

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from backend.pools.decide import decide
-from backend.pools.victims import MIN_RUNTIME
-from backend.pools.views import Decision, HolderView, PoolView, QueuedJobView
+from backend.pools.decision.decide import decide
+from backend.pools.decision.victims import MIN_RUNTIME
+from backend.pools.decision.views import Decision, HolderView, PoolView, QueuedJobView
 
 # Most rounds of one forecast, and most jobs in all its rounds together: a page waits for it.
 MOST_ROUNDS, MOST_LOOKS = 60, 60_000

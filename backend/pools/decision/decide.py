@@ -23,10 +23,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from backend.pools.balance import Balance
-from backend.pools.elastic import grant_replicas
-from backend.pools.victims import Plan, Victims, plan_preemption
-from backend.pools.views import (
+from backend.pools.decision.balance import Balance
+from backend.pools.decision.elastic import grant_replicas
+from backend.pools.decision.victims import Plan, Victims, plan_preemption
+from backend.pools.decision.views import (
     Admission,
     Decision,
     HolderView,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.pools.decide import decide
-from backend.pools.victims import MIN_RUNTIME
-from backend.pools.views import TeamView, WaitingReason
-from tests.backend.pools.decide_world import MINUTE, TEAMS, World, holder, job, pool, quotas, team, worlds
+from backend.pools.decision.decide import decide
+from backend.pools.decision.victims import MIN_RUNTIME
+from backend.pools.decision.views import TeamView, WaitingReason
+from tests.backend.pools.decision.decide_world import MINUTE, TEAMS, World, holder, job, pool, quotas, team, worlds
 
 R = WaitingReason
 HALVES = {"ants": team(4), "bees": team(4)}
