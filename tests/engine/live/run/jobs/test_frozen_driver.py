@@ -12,7 +12,7 @@ from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.policy.recovery import Patience
 from engine.spec.facts import FactBody, FaultDetected, StepTrained
 from engine.spec.job import JobSpec
-from tests.engine.live.run.blows import Blows
+from tests.engine.live.run.jobs.blows import Blows
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 

@@ -1,6 +1,6 @@
 """Runs a job with one folder on a small disk that fills. test_small_disks starts it in a mount name space of its own.
 
-    python -m tests.engine.live.run.on_a_small_disk SMALL_FOLDER OUT
+    python -m tests.engine.live.run.jobs.on_a_small_disk SMALL_FOLDER OUT
 
 Prints the run's ledger and steps as JSON in the last line.
 """

@@ -11,7 +11,7 @@ from engine.fit.known_models import KNOWN_CONFIGS
 from engine.models.make_random import make_random
 from engine.spec.facts import CheckpointSaved, Fact, FaultDetected, RunFinished, StepTrained
 from engine.training.checkpoint.folder import verify_checkpoint
-from tests.engine.live.run.memory_of_processes import available_bytes, run_watched
+from tests.engine.live.run.jobs.memory_of_processes import available_bytes, run_watched
 
 MOST_BYTES = 20 * 10**9
 SPEC = {

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.live.run.on_a_small_disk import ENDS_WITHIN_S, SPEC, STEPS
+from tests.engine.live.run.jobs.on_a_small_disk import ENDS_WITHIN_S, SPEC, STEPS
 
 pytestmark = [pytest.mark.ray, pytest.mark.soak]
-PROJECT = Path(__file__).parents[4]
+PROJECT = Path(__file__).parents[5]
 NAMESPACE = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
 
 
@@ -27,7 +27,7 @@ def test_run_resumes_when_disk_has_room_and_trains_each_once(small: str) -> None
     try:
         folder = small if small.startswith("/") else str(out / "small")
         written = out / "run" if small.startswith("/") else out / "small" / "run"
-        command = [sys.executable, "-m", "tests.engine.live.run.on_a_small_disk", folder, str(written)]
+        command = [sys.executable, "-m", "tests.engine.live.run.jobs.on_a_small_disk", folder, str(written)]
         done = subprocess.run(
             [*NAMESPACE, *command], cwd=PROJECT, capture_output=True, text=True, timeout=ENDS_WITHIN_S + 60
         )

@@ -15,7 +15,7 @@ from engine.spec.control import ControlRequest
 from engine.spec.facts import FactBody, FaultDetected, ReplicasObserved, RunFinished, StepTrained
 from engine.spec.job import JobSpec
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 WITHIN_S = 240.0
 MOST_STEPS = 2_000
 # For the trainer, data and the environment, a relay and one replica; a second replica does not fit.

@@ -18,7 +18,7 @@ from engine.spec.checkpoint_manifest import MANIFEST_FILE, PROGRESS_FOLDER
 from engine.spec.facts import CheckpointSaved, Evaluated, FaultDetected, RunFinished, StepTrained
 from engine.spec.job import JobSpec
 from tests.engine.live.process.starving import starved
-from tests.engine.live.run.blows import Blows
+from tests.engine.live.run.jobs.blows import Blows
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 

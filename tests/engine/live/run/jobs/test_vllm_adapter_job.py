@@ -12,8 +12,8 @@ from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.live.weights.segments import FOLDER, PREFIX, sweep
 from engine.pipeline.plan import Plan
 from engine.spec.facts import Evaluated, FaultDetected, StepTrained
-from tests.engine.live.run.blows import Blows
-from tests.engine.live.run.test_vllm_job import job
+from tests.engine.live.run.jobs.blows import Blows
+from tests.engine.live.run.jobs.test_vllm_job import job
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.usefixtures("own_ray", "vllm_python")]
 
