@@ -31,9 +31,9 @@ from engine.spec.facts import (
     RunFinished,
     StepTrained,
 )
-from engine.spec.invalid_fields import error_lines
 from engine.spec.job import JobSpec
 from engine.spec.logs.log_text import log_to
+from engine.spec.settings.invalid_fields import error_lines
 
 
 def main() -> int:

@@ -36,7 +36,7 @@ from engine.sim.costs.calibration import CONSTANTS, FITS, TARGETS
 from engine.sim.costs.devices import DEVICES
 from engine.sim.recorded.facts import observed, read_facts
 from engine.sim.recorded.fit import as_document, fit
-from engine.spec.invalid_fields import error_lines
+from engine.spec.settings.invalid_fields import error_lines
 
 
 def simulate(arguments: list[str]) -> int:

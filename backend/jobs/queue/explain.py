@@ -17,8 +17,8 @@ from backend.pools.decision.decide import decide
 from backend.pools.decision.forecast import largest_that_starts, only_ahead_of, starts_at, would_start
 from backend.pools.decision.views import PoolView, QueuedJobView, WaitingReason
 from backend.pools.models import ResourcePool
+from engine.spec.environments.sandbox import needs_sandbox
 from engine.spec.job import JobSpec
-from engine.spec.sandbox import needs_sandbox
 
 _NEWCOMER: Final = "~newcomer"
 # Reasons that neither waiting nor a smaller size changes.

@@ -21,7 +21,7 @@ from backend.pools.history import histories_of
 from backend.pools.maintenance import stops_starts
 from backend.pools.models import Claim, Reservation, ReservationRole, ResourcePool, TeamQuota
 from backend.pools.purses import Purses, purses_of
-from engine.spec.sandbox import needs_sandbox
+from engine.spec.environments.sandbox import needs_sandbox
 
 LEAVING_STATES = (JobState.PAUSING, JobState.STOPPING)
 

@@ -21,8 +21,8 @@ from backend.pages.new_job.as_code import calls
 from backend.pages.new_job.forms import JobForm
 from backend.pages.new_job.spec_fields import spec_fields
 from engine.fit.known_models import KNOWN_CONFIGS
-from engine.spec.conditional_settings import CONDITIONAL_SETTINGS, without_effect
 from engine.spec.job import JobSpec
+from engine.spec.settings.conditional import CONDITIONAL_SETTINGS, without_effect
 from tests.backend.conftest import given_asset
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of

@@ -5,7 +5,7 @@ from django.test import Client
 
 from backend.pages.new_job.environment_params import offered_params
 from backend.pages.new_job.spec_fields import settings_of
-from engine.spec.environment_params import ENVIRONMENTS
+from engine.spec.environments.params import ENVIRONMENTS
 from tests.frontend.html_reading import text_of
 from tests.frontend.new_job.job_form import filled, send
 from tests.frontend.seed import World

@@ -23,8 +23,8 @@ from backend.pools.clusters.addresses import RayAddress
 from backend.pools.clusters.dashboard import RayRefused
 from engine.node import sandbox_here
 from engine.spec.control import AttemptOrder
+from engine.spec.environments.sandbox import SANDBOX_LABEL
 from engine.spec.job import JobSpec
-from engine.spec.sandbox import SANDBOX_LABEL
 from infra.local.home import PROJECT, Home
 from infra.local.ports import PortClaims
 from infra.local.processes import belongings, end_belongings

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from engine.spec.conditional_settings import settings_without_effect
-from engine.spec.environment_params import wrong_params
+from engine.spec.environments.params import wrong_params
 from engine.spec.evaluation import MAX_ANSWERS
 from engine.spec.recipes import RECIPES
 from engine.spec.schedules import SCHEDULES
+from engine.spec.settings.conditional import settings_without_effect
 from engine.spec.slots import VLLM_RANKS, share_an_engine
 
 if TYPE_CHECKING:

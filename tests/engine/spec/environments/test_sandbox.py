@@ -7,9 +7,9 @@ import pytest
 from engine.environments.port import GraderError
 from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
 from engine.environments.sandbox.outcome import SandboxUnavailable
-from engine.spec.environment_params import TOOLS, VERIFIERS
+from engine.spec.environments.params import TOOLS, VERIFIERS
+from engine.spec.environments.sandbox import NO_SANDBOX, SANDBOX_LABEL, has_sandbox, needs_sandbox
 from engine.spec.job import EnvironmentSpec
-from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL, has_sandbox, needs_sandbox
 
 CODE = "def prompt(*_): return {'text': 'x'}\ndef respond(*_): pass"
 CASES = [

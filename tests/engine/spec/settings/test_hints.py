@@ -6,9 +6,9 @@ import pytest
 
 from engine.pipeline.plan import Plan
 from engine.policy.schedule import DemandView
-from engine.spec.hints import hints_of, most_running
 from engine.spec.job import JobSpec
 from engine.spec.schedules import SCHEDULES, ScheduleName
+from engine.spec.settings.hints import hints_of, most_running
 
 
 def job(**sections: Any) -> JobSpec:

@@ -5,9 +5,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from engine.spec.conditional_settings import CONDITIONAL_SETTINGS, without_effect
 from engine.spec.job import JobSpec
 from engine.spec.recipes import CorrectionName
+from engine.spec.settings.conditional import CONDITIONAL_SETTINGS, without_effect
 
 CUSTOM = {"name": "custom", "code": "def prompt(): ..."}
 

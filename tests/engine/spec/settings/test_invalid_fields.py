@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from engine.spec.invalid_fields import error_lines, field_message, joined_messages
 from engine.spec.job import JobSpec
+from engine.spec.settings.invalid_fields import error_lines, field_message, joined_messages
 
 SPEC: dict[str, Any] = {"name": "sums", "model": {"source": "demo"}, "environment": {"name": "running_sums"}}
 

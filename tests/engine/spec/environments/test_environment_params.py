@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from engine.environments.params import ParamReader
 from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
 from engine.spec.assets.named_assets import named_assets
-from engine.spec.environment_params import ENVIRONMENTS, Param
+from engine.spec.environments.params import ENVIRONMENTS, Param
 from engine.spec.job import EnvironmentName, EnvironmentSpec, JobSpec
 
-README = (Path(__file__).parents[3] / "engine/environments/README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[4] / "engine/environments/README.md").read_text(encoding="utf-8")
 ROWS = [(name, key, row) for name, entry in ENVIRONMENTS.items() for key, row in entry.params.items()]
 CODE = "def prompt(split, ordinal, seed, params): ...\ndef respond(prompt, turns): ..."
 COMPANIONS: dict[str, dict[str, Any]] = {
