@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from engine.spec.invalid_fields import field_message, joined_messages
+from engine.spec.settings.invalid_fields import field_message, joined_messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from django.urls import include, path
 
 from backend.assets.using.serving import manifest as asset_manifest
 from backend.assets.using.serving import part as asset_part
-from backend.checkpoints.views import download as download_checkpoint
+from backend.checkpoints.downloads.views import download as download_checkpoint
 from backend.feeds.prometheus import metrics
 from backend.health import healthz, readyz
 from backend.pages.programs.reference import api_reference

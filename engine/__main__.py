@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from engine.bench.command import bench
+from engine.commands.bench import bench
 from engine.commands.fit import fit, shape_if_known
 from engine.commands.replay_step import replay_step
 from engine.commands.simulate import simulate
@@ -31,9 +31,9 @@ from engine.spec.facts import (
     RunFinished,
     StepTrained,
 )
-from engine.spec.invalid_fields import error_lines
 from engine.spec.job import JobSpec
 from engine.spec.logs.log_text import log_to
+from engine.spec.settings.invalid_fields import error_lines
 
 
 def main() -> int:

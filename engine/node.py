@@ -22,8 +22,8 @@ from engine.environments.sandbox.gvisor import is_chosen
 from engine.environments.sandbox.outcome import Finished, Limits
 from engine.environments.sandbox.run import run_python
 from engine.inference.vllm.interpreter import find_vllm_python
+from engine.spec.environments.sandbox import NO_SANDBOX, SANDBOX_LABEL
 from engine.spec.logs.log_text import form_of, log_to
-from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL
 from engine.spec.vllm_label import FOUND, NO_VLLM, VLLM_LABEL
 
 log = logging.getLogger(__name__)

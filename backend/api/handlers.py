@@ -32,7 +32,7 @@ from backend.api.problems import (
 )
 from backend.api.request_context import REQUEST_ID
 from backend.errors import FieldError, Invalid, NotFound, Refusal, merged, pointer_into, value_in
-from engine.spec.invalid_fields import NOT_GIVEN, field_message
+from engine.spec.settings.invalid_fields import NOT_GIVEN, field_message
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ class AssetsConfig(AppConfig):
     def ready(self) -> None:
         from backend.assets.selectors import uploads_of_model
         from backend.assets.using.naming import AssetsOfTeams
-        from backend.checkpoints.uploads import uploads_of
+        from backend.checkpoints.registry.uploads import uploads_of
         from backend.jobs.attempts.asset_catalog import asset_catalog
 
         asset_catalog.fill(AssetsOfTeams())

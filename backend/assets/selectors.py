@@ -15,7 +15,7 @@ from backend.accounts.models import Project, Team
 from backend.accounts.services import Caller
 from backend.assets.models import Asset, AssetFile, AssetKind, AssetPart, AssetState, AssetUse
 from backend.checkpoints.models import RegisteredModel
-from backend.checkpoints.uploads import UploadedVersion
+from backend.checkpoints.registry.uploads import UploadedVersion
 from backend.errors import Denied, NotFound
 from backend.jobs.models import TERMINAL_STATES
 from engine.spec.assets.asset_manifest import AssetManifest, ManifestFile, num_parts
@@ -93,7 +93,7 @@ def manifest_of(asset: Asset) -> AssetManifest:
 
 
 def uploads_of_model(model: RegisteredModel) -> list[UploadedVersion]:
-    """Fills the port `checkpoints.uploads.uploads_of`."""
+    """Fills the port `checkpoints.registry.uploads.uploads_of`."""
     rows = Asset.objects.filter(
         team=model.team_id, kind=AssetKind.MODEL, name=model.name, state=AssetState.READY
     ).order_by("-version")

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from backend.budgets.models import SpendingLimit, Unit
 from backend.budgets.spending import prices_now, spending_of, spent_under
+from backend.pools.decision.views import SpendingLimitView
 from backend.pools.models import ResourcePool
 from backend.pools.spending_limits import SpendingLimits
-from backend.pools.views import SpendingLimitView
 
 
 def spending_limits(pool: ResourcePool, teams: Collection[str], now: datetime, lock: bool) -> SpendingLimits:

@@ -12,11 +12,11 @@ from backend.api.etags import IfMatch, refuse_if_changed, tagged
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
 from backend.borders.types import PathId, ZonedMoment
-from backend.checkpoints.downloading import handed_out
-from backend.checkpoints.export import exported_parts, folder_name, tar_num_bytes
-from backend.checkpoints.links import LASTS
+from backend.checkpoints.downloads.downloading import handed_out
+from backend.checkpoints.downloads.export import exported_parts, folder_name, tar_num_bytes
+from backend.checkpoints.downloads.links import LASTS
 from backend.checkpoints.models import GONE, CheckpointState
-from backend.checkpoints.registry import promote
+from backend.checkpoints.registry.versions import promote
 from backend.checkpoints.representations import (
     CheckpointOut,
     DownloadOut,

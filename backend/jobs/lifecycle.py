@@ -29,7 +29,7 @@ from backend.jobs.control_requests import close_requests
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobEvent, JobState
 from backend.jobs.outbox import Topic, enqueue, message_of, nudge_at_commit
 from backend.jobs.row_batch import Statement, execute_batch, insert_of
-from backend.pools.decide import WaitingReason
+from backend.pools.decision.decide import WaitingReason
 
 S = JobState
 LEGAL_MOVES: Mapping[str, frozenset[str]] = {

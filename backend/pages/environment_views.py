@@ -16,8 +16,8 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from backend.jobs.submitting.templates import gallery
-from engine.spec.environment_params import ENVIRONMENTS
-from engine.spec.sandbox import needs_sandbox
+from engine.spec.environments.params import ENVIRONMENTS
+from engine.spec.environments.sandbox import needs_sandbox
 
 
 @require_safe
@@ -39,5 +39,5 @@ def environments(request: HttpRequest) -> HttpResponse:
 
 @cache
 def _examples() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((files("engine.spec") / "environment_examples.json").read_text("utf-8"))
+    found: Mapping[str, Any] = json.loads((files("engine.spec.environments") / "examples.json").read_text("utf-8"))
     return found

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from backend.pools.decision.views import SpendingLimitView
 from backend.pools.models import ResourcePool
-from backend.pools.views import SpendingLimitView
 from backend.ports import Port
 
 

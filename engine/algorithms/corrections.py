@@ -30,7 +30,7 @@ staleness s. The clip then bounds r = (π_θ/μ)^(1/s), the mean change per vers
 w = (π_θ/μ)^((s-1)/s) covers the rest. For a token of staleness 0 the proximal policy is its writer (a = 0).
 
 GSPO measures its ratio of whole trajectories from the same π_prox; weights stay per token (engine/algorithms/loss.py).
-AIPO's ratio is always 1, so AIPO with GSPO is refused (engine/spec/conflicts.py).
+AIPO's ratio is always 1, so AIPO with GSPO is refused (engine/spec/settings/conflicts.py).
 
 Invariants:
 - results carry no gradient and are finite for finite log-probs;

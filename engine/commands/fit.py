@@ -28,9 +28,9 @@ from engine.fit.trainer import trainer_need
 from engine.fit.verdict import replica_misfit, trainer_misfit
 from engine.presets.by_model import apply_presets
 from engine.presets.table import preset_table_lines
-from engine.spec.environment_workers import line_on_workers
-from engine.spec.invalid_fields import error_lines
+from engine.spec.environments.workers import line_on_workers
 from engine.spec.job import JobSpec
+from engine.spec.settings.invalid_fields import error_lines
 
 DEMO_FOLDER: Final = Path(__file__).parents[1] / "models" / "demo"
 

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from engine.bench.pairs.scorecard import calibrated, document, scores
 from engine.commands.frontier import frontier
 from engine.commands.plots import plots
+from engine.scorecard.scores import calibrated, document, scores
 from engine.sim.compare import dora
 from engine.sim.compare.checks import checked
 from engine.sim.compare.cluster import ClusterFile, simulated
@@ -36,7 +36,7 @@ from engine.sim.costs.calibration import CONSTANTS, FITS, TARGETS
 from engine.sim.costs.devices import DEVICES
 from engine.sim.recorded.facts import observed, read_facts
 from engine.sim.recorded.fit import as_document, fit
-from engine.spec.invalid_fields import error_lines
+from engine.spec.settings.invalid_fields import error_lines
 
 
 def simulate(arguments: list[str]) -> int:

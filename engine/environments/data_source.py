@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.spec.assets.named_assets import BUILT_IN_DATA
-from engine.spec.environment_params import files_of
+from engine.spec.environments.params import files_of
 from engine.spec.job import EnvironmentSpec
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -1,6 +1,6 @@
 """`python -m engine.environments.examples`: writes the example that each environment's page shows.
 
-    engine/spec/environment_examples.json    question, answers, and the environment's responses and rewards
+    engine/spec/environments/examples.json    question, answers, and the environment's responses and rewards
 
 Invariant: the answers are written here; questions, observations and rewards come from the real environment. A test
 regenerates the file and compares.
@@ -20,7 +20,7 @@ from engine.environments.running_sums import MODULUS, answer_text, running_sums
 from engine.spec.job import EnvironmentSpec
 
 SPEC: Final = Path(__file__).parents[1] / "spec"
-FILE: Final = SPEC / "environment_examples.json"
+FILE: Final = SPEC / "environments" / "examples.json"
 TEMPLATES: Final = SPEC / "templates"
 SEED: Final = 0
 Answer = Callable[[Sequence[str]], str]

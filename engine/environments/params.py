@@ -1,4 +1,4 @@
-"""Reads and validates an environment's parameters by their rows in `engine.spec.environment_params`.
+"""Reads and validates an environment's parameters by their rows in `engine.spec.environments.params`.
 
 Invariant: a wrong parameter raises a `ValueError` that names it, the value given and the values that are accepted.
 """
@@ -6,7 +6,7 @@ Invariant: a wrong parameter raises a `ValueError` that names it, the value give
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from engine.spec.environment_params import ENVIRONMENTS, Value
+from engine.spec.environments.params import ENVIRONMENTS, Value
 
 Params = Mapping[str, Value]
 

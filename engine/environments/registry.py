@@ -22,7 +22,7 @@ from engine.environments.running_sums import RunningSums
 from engine.environments.tools.calls import MARKS, calls_by
 from engine.environments.tools.tool_sums import ToolSums
 from engine.environments.tools.tools import Tools, with_rules
-from engine.spec.environment_params import TOOLS
+from engine.spec.environments.params import TOOLS
 from engine.spec.job import EnvironmentSpec
 
 _Maker = Callable[[int, EnvironmentSpec], Environment]

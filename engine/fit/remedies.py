@@ -26,7 +26,7 @@ from engine.fit.replica import ReplicaPlan
 from engine.fit.shape import ModelShape
 from engine.fit.shards import MOST_DEVICES, why_not_shardable
 from engine.spec.job import JobSpec
-from engine.spec.setting_paths import with_settings
+from engine.spec.settings.paths import with_settings
 
 LARGEST_FACTOR: Final = 64
 ADAPTER_RANK: Final = 16

@@ -20,8 +20,8 @@ from typing import Final, Self
 
 from engine.policy.rooms import HostView, Need, Rooms, emptied
 from engine.spec.control import CPUS_OF_A_DEVICE
+from engine.spec.environments.sandbox import needs_sandbox
 from engine.spec.job import JobSpec
-from engine.spec.sandbox import needs_sandbox
 
 # A slot on a CPU pool. The whole demo takes half a core in Ray's accounting.
 TRAINER_CPUS: Final = CPUS_OF_A_DEVICE

@@ -16,11 +16,11 @@ from typing import Any, Final
 from engine.fit.shape import ModelShape
 from engine.presets.by_pool import PATHS_BY_POOL, STAGES_BY_POOL, PoolSize
 from engine.presets.preset import Preset
-from engine.spec.conditional_settings import CONDITIONAL_SETTINGS
-from engine.spec.environment_workers import CALLS_OF_A_WORKER, open_samples, workers_for
+from engine.spec.environments.workers import CALLS_OF_A_WORKER, open_samples, workers_for
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.spec.schedules import SCHEDULES
-from engine.spec.setting_paths import is_set, value_at, with_settings
+from engine.spec.settings.conditional import CONDITIONAL_SETTINGS
+from engine.spec.settings.paths import is_set, value_at, with_settings
 from engine.spec.slots import kv_tokens_of_a_slot
 
 PRESET_NUMBERS: Final = (

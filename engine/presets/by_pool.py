@@ -23,9 +23,9 @@ from engine.fit.shards import MOST_DEVICES, shard_of, why_not_shardable
 from engine.fit.trainer import trainer_need
 from engine.fit.verdict import Misfit, trainer_misfit
 from engine.presets.preset import Preset, Value
-from engine.spec.hints import most_running
 from engine.spec.job import JobSpec
-from engine.spec.setting_paths import with_settings
+from engine.spec.settings.hints import most_running
+from engine.spec.settings.paths import with_settings
 
 FEWEST_SEQUENCES: Final = 16
 """Sequences of full length that a replica's cache must hold; with fewer, decoding reads the weights for few tokens."""

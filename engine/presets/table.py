@@ -9,7 +9,7 @@ from engine.fit.verdict import will_not_fit
 from engine.presets.by_model import apply_presets
 from engine.presets.by_pool import MEANS, PoolSize
 from engine.spec.job import JobSpec
-from engine.spec.setting_paths import value_at
+from engine.spec.settings.paths import value_at
 
 NUM_DEVICES: Final = (1, 2, 8, 64)
 HEAD: Final = ("model", "pool", "devices", "trainer", "replicas", "engine", "max_batch", "saves memory by", "fits")

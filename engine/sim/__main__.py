@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from engine.sim.checks import InvariantBroken
+from engine.sim.oracle.pipeline import InvariantBroken
 from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command, world_of
 from engine.sim.world import World
 

@@ -40,19 +40,19 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.recovery import Patience
-from engine.sim.bodies import CheckpointStore, DataBody, Done, Log, TrainerBody, Work, WorkAside
+from engine.sim.bodies.data_and_trainer import CheckpointStore, DataBody, Done, Log, TrainerBody, Work, WorkAside
+from engine.sim.bodies.environment import EnvironmentWorker
+from engine.sim.bodies.relay import RelayBody
+from engine.sim.bodies.rollout import RolloutBody
 from engine.sim.chance import Chance
-from engine.sim.checks import demand
-from engine.sim.driver_oracle import DriverOracle
-from engine.sim.environment import EnvironmentWorker
 from engine.sim.faults import Blow
 from engine.sim.hosts import LOOK_EVERY_S
 from engine.sim.kernel import Event, Kernel
-from engine.sim.network import Network
-from engine.sim.outbox import Outbox
-from engine.sim.process import TICK_S, Brain, Process
-from engine.sim.relay_bodies import RelayBody
-from engine.sim.rollout_body import RolloutBody
+from engine.sim.oracle.driver import DriverOracle
+from engine.sim.oracle.pipeline import demand
+from engine.sim.processes.network import Network
+from engine.sim.processes.outbox import Outbox
+from engine.sim.processes.process import TICK_S, Brain, Process
 from engine.sim.setting import Setting
 
 START_S: Final = 3.0

@@ -15,7 +15,7 @@ from engine.pipeline.messages.addresses import Address, relay_address, rollout_a
 from engine.pipeline.messages.to_manager import HostsObserved
 from engine.policy.placement import JobNeeds, Places, plan_places
 from engine.policy.rooms import HostView, Need
-from engine.sim.checks import demand
+from engine.sim.oracle.pipeline import demand
 
 LOOK_EVERY_S: Final = 1.0
 

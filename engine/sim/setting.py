@@ -6,10 +6,10 @@ from typing import Final
 
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import SampleKey
-from engine.sim.checks import Oracle
 from engine.sim.fault_costs import Costs
 from engine.sim.faults import Faults
 from engine.sim.hosts import Hosts
+from engine.sim.oracle.pipeline import Oracle
 
 ASK_AGAIN_S: Final = 0.25
 """The retry interval for an environment that does not answer."""

@@ -34,14 +34,14 @@ from engine.pipeline.messages.to_driver import (
 from engine.pipeline.messages.to_manager import LeaveOrdered, PartLost
 from engine.pipeline.plan import Plan
 from engine.sim.chance import Chance
-from engine.sim.checks import InvariantBroken, Oracle
 from engine.sim.cluster import PATIENCE, START_S, Brains, Cluster
-from engine.sim.driver_oracle import DriverOracle
 from engine.sim.fault_costs import Costs
 from engine.sim.faults import Blow, Faults
 from engine.sim.hosts import Hosts
 from engine.sim.kernel import Kernel
-from engine.sim.process import Brain
+from engine.sim.oracle.driver import DriverOracle
+from engine.sim.oracle.pipeline import InvariantBroken, Oracle
+from engine.sim.processes.process import Brain
 from engine.sim.setting import Setting
 
 NOTICE_S: Final = 0.2

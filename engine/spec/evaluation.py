@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic import Field
 
-from engine.spec.conditional_settings import conditional
+from engine.spec.settings.conditional import conditional
 from engine.spec.strict import Strict
 
 MAX_ANSWERS: Final = 2**18

@@ -15,14 +15,14 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
 
-from engine.spec.conditional_settings import conditional
-from engine.spec.conflicts import find_conflicts
 from engine.spec.evaluation import EvaluationSpec as EvaluationSpec
 from engine.spec.evaluation import TokenSampling
 from engine.spec.optimizer import OptimizerSpec as OptimizerSpec
 from engine.spec.printable import refuse_unreadable
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName, own_clips
 from engine.spec.schedules import SCHEDULES, ScheduleName, all_schedules, own_bounds, own_leads
+from engine.spec.settings.conditional import conditional
+from engine.spec.settings.conflicts import find_conflicts
 from engine.spec.strict import Strict, Text, Whole
 from engine.spec.trainer import TrainerSpec as TrainerSpec
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from engine.spec.conditional_settings import conditional
+from engine.spec.settings.conditional import conditional
 from engine.spec.strict import Strict
 
 

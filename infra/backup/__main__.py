@@ -16,7 +16,7 @@ from infra.backup.taking import take_backup
 from infra.local.errors import LocalError
 from infra.local.home import Home, default_home
 from infra.local.ports import PortClaims
-from infra.local.postgres import owner_of_data
+from infra.local.services.postgres import owner_of_data
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ import psycopg
 
 from infra.backup.encrypted import socket_before
 from infra.backup.errors import BackupError
-from infra.local.postgres import binaries
+from infra.local.services.postgres import binaries
 
 log = logging.getLogger(__name__)
 

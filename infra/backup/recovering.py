@@ -11,7 +11,7 @@ import psycopg
 from infra.backup.errors import BackupError
 from infra.local.home import Home
 from infra.local.ports import free_port
-from infra.local.postgres import ADMINISTRATOR, Postgres
+from infra.local.services.postgres import ADMINISTRATOR, Postgres
 
 Tell = Callable[[str], None]
 TELL_EVERY_S: Final = 5.0

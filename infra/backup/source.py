@@ -16,7 +16,7 @@ from backend.store.port import ObjectStore
 from infra.backup.errors import BackupError
 from infra.backup.repository import Repository
 from infra.local.home import Home, write_private
-from infra.local.postgres import ADMINISTRATOR, Postgres
+from infra.local.services.postgres import ADMINISTRATOR, Postgres
 
 # In the words of backend/environment.py. Files are kept by their content, under the variable that names them.
 SECRETS: Final = (

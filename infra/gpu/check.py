@@ -9,7 +9,7 @@ Invariants:
 - a line is written when its step ends, so an interrupted check keeps what was measured;
 - every file stays below `LARGEST_FILE`.
 
-Imports nothing but Python's own library and `engine.bench.report`.
+Imports nothing but Python's own library and `engine.scorecard.tables`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engine.bench.report import table
+from engine.scorecard.tables import table
 
 TOP: Final = Path(__file__).resolve().parents[2]
 TOTAL_S: Final = 480.0
@@ -41,7 +41,7 @@ class Step:
     name: str
     limit_s: float
     words: tuple[str, ...]
-    """For `python -m engine.bench`."""
+    """For `python -m tests.bench.engine`."""
     takes_seconds: bool = False
     """Stops by itself after `--seconds` and reports the figures measured so far."""
 
@@ -96,7 +96,7 @@ def run_step(step: Step, out: Path, *, device: str, limit_s: float) -> dict[str,
     if step.takes_seconds:
         words += ["--seconds", str(BEGINS_LAST * limit_s)]
     log, started = out / f"{step.name}.log", time.monotonic()
-    code = _run([sys.executable, "-m", "engine.bench", *words], log, limit_s=limit_s)
+    code = _run([sys.executable, "-m", "tests.bench.engine", *words], log, limit_s=limit_s)
     line: dict[str, Any] = {"step": step.name, "seconds": round(time.monotonic() - started, 1)}
     if code is None:
         return {**line, "ok": False, "why": f"ended after {limit_s:.0f} s", "log": _end_of(log)}

@@ -21,7 +21,7 @@ from infra.local.demo_accounts import write_local_json
 from infra.local.errors import LocalError
 from infra.local.home import HOME_MARKER, PROJECT, SERVICE_MARKER, Home
 from infra.local.room import has_room
-from infra.local.services import Site
+from infra.local.services.site import Site
 
 MAX_FAILURES = 3
 NAME = "migrate"

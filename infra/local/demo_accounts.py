@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.local.home import write_private
-from infra.local.services import Site
+from infra.local.services.site import Site
 
 
 def write_local_json(site: Site, account: Mapping[str, Any], *, password: str, api_key: str) -> None:

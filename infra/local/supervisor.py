@@ -36,7 +36,7 @@ from infra.local.home import PROJECT, Home, write_private
 from infra.local.ports import PortClaims
 from infra.local.processes import end, end_belongings
 from infra.local.room import make_room, rotate
-from infra.local.services import Service, Site
+from infra.local.services.site import Service, Site
 from infra.local.turns import Turn
 
 TICK_S = 0.3

@@ -24,9 +24,9 @@ from infra.local.errors import LocalError
 from infra.local.home import Home
 from infra.local.interruption import end_as_if_by_keyboard, uninterrupted
 from infra.local.ports import PortClaims
-from infra.local.postgres import Postgres
 from infra.local.processes import RUN_MARKER, end, end_belongings, processes_of_run
-from infra.local.services import Site
+from infra.local.services.postgres import Postgres
+from infra.local.services.site import Site
 
 PREFIX = "laminar-test-"
 OWNER = "owner.json"

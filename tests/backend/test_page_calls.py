@@ -1,6 +1,6 @@
 """Every page, called with hostile values: no 5xx, no traceback, no path of this machine.
 
-A tenth of the calls of `make soak`; `python -m tests.bench.page_calls` makes any number of calls.
+A tenth of the calls of `make soak`; `python -m tests.bench.site.page_calls` makes any number of calls.
 """
 
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.page_calls import Found, call_pages
+from tests.bench.site.page_calls import Found, call_pages
 
 pytestmark = pytest.mark.django_db
 

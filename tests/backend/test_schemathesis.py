@@ -1,7 +1,7 @@
 """The whole API, called with documented and with invalid values: no 5xx, nothing undocumented.
 
-Half of the calls hold one hostile value (`tests/bench/hostile.py`). Here they run in this process and are rolled back;
-hostile bodies go through a real server, as does everything in tests/bench/schema_calls.py.
+Half of the calls hold one hostile value (`tests/bench/site/hostile.py`). Here they run in this process and are rolled
+back; hostile bodies go through a real server, as does everything in `tests/bench/site/schema_calls.py`.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.bench.in_process import INSIDE, session_inside
-from tests.bench.schema_calls import Tally, call_everything, send_hostile_bodies
-from tests.bench.schema_world import NOBODY, api_document, new_team
+from tests.bench.site.in_process import INSIDE, session_inside
+from tests.bench.site.schema_calls import Tally, call_everything, send_hostile_bodies
+from tests.bench.site.schema_world import NOBODY, api_document, new_team
 from tests.uvicorn_server import run_uvicorn
 
 pytestmark = pytest.mark.long

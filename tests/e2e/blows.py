@@ -16,9 +16,9 @@ import psutil
 import psycopg
 import redis
 
-from infra.local.postgres import ADMINISTRATOR
 from infra.local.processes import belongings
-from infra.local.services import Site
+from infra.local.services.postgres import ADMINISTRATOR
+from infra.local.services.site import Site
 from tests.e2e.conftest import Stack
 
 # Each kind of process, by its command line; those of the control plane by their service.

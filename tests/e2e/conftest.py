@@ -22,7 +22,7 @@ import pytest
 
 from infra.local.home import PROJECT, Home
 from infra.local.processes import belongings
-from infra.local.services import Site
+from infra.local.services.site import Site
 from tests.e2e.customer import Customer
 
 

@@ -22,7 +22,7 @@ import pytest
 from backend.environment import OPTIONAL
 from infra.local.home import PROJECT, Home
 from infra.local.processes import belongings, end_belongings
-from infra.local.services import Site
+from infra.local.services.site import Site
 from infra.local.site_commands import supervisor_status
 from tests.e2e.customer import Customer
 

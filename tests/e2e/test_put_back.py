@@ -12,7 +12,7 @@ import pytest
 
 from infra.local.home import PROJECT
 from infra.local.processes import belongings
-from infra.local.services import Site
+from infra.local.services.site import Site
 from infra.local.site_commands import supervisor_status
 from tests.e2e.conftest import Stack, running_stack
 from tests.e2e.ends import assert_it_ended_once_and_well, assert_nobodys_bill_is_wrong, spec

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from infra.local.home import PROJECT, Home
-from infra.local.services import Site
+from infra.local.services.site import Site
 from tests.e2e.customer import Customer
 from tests.e2e.ends import assert_it_ended_once_and_well, assert_nobodys_bill_is_wrong, lasting
 from tests.e2e.releases import control_plane_of, earlier_release, site_of

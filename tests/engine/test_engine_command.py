@@ -1,9 +1,12 @@
-"""`python -m engine run`: an invalid spec prints a sentence, not a traceback."""
+"""`python -m engine run`: an invalid spec prints a sentence, not a traceback. `bench`: absent from an image."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import engine
 from engine.__main__ import main
 
 
@@ -39,3 +42,11 @@ def test_run_is_never_overwritten(
     assert command(monkeypatch, str(file), "--out", str(tmp_path)) == 2
     assert "already holds a run" in capsys.readouterr().err
     assert (tmp_path / "facts.jsonl").read_text() == "kept\n"
+
+
+def test_bench_without_source_tree_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "engine").symlink_to(Path(engine.__file__).parent)
+    script = "import sys; from engine.commands.bench import bench; sys.exit(bench(['decode']))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env={}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "the benchmarks are not part of an image; run this command in a checkout of Laminar\n"

@@ -11,7 +11,7 @@ from ray._private.label_utils import validate_node_labels
 from ray._private.ray_constants import LABELS_ENVIRONMENT_VARIABLE
 
 from engine.node import LABELS_VARIABLE, USAGE
-from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL
+from engine.spec.environments.sandbox import NO_SANDBOX, SANDBOX_LABEL
 from engine.spec.vllm_label import FOUND, NO_VLLM, VLLM_LABEL
 from tests.engine.environments.sandboxed import sandbox
 

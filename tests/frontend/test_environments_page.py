@@ -4,7 +4,7 @@ from html import unescape
 
 from django.test import Client
 
-from engine.spec.environment_params import ENVIRONMENTS
+from engine.spec.environments.params import ENVIRONMENTS
 from tests.frontend.html_reading import text_of
 
 

@@ -6,7 +6,7 @@ from django.test import Client
 from backend.jobs.models import Job, JobState
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of
-from tests.frontend.job_form import filled, send
+from tests.frontend.new_job.job_form import filled, send
 from tests.frontend.seed import World
 
 

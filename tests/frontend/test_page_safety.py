@@ -9,7 +9,7 @@ from django.urls import reverse
 from backend.pages.job.tabs import TABS
 from tests.frontend import seed
 from tests.frontend.html_reading import Answer, text_of
-from tests.frontend.job_form import filled, send
+from tests.frontend.new_job.job_form import filled, send
 from tests.frontend.seed import World
 
 HOSTILE = "<script>alert(1)</script></script><!-- ${7*7} {{7*7}} ‮مرحبا " + "w" * 60

@@ -15,7 +15,7 @@ from backend.accounts.models import Membership, User
 from backend.api.etags import etag_of
 from backend.budgets.models import SpendingLimit, Unit
 from backend.checkpoints.models import Retention
-from backend.checkpoints.registry import promote
+from backend.checkpoints.registry.versions import promote
 from backend.jobs.models import Job
 from backend.pages.operator.undo_forms import undo_money
 from backend.pages.undoing import UndoForm, undo_of

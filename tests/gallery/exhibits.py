@@ -11,7 +11,7 @@ from backend.accounts.acting import Acting
 from backend.accounts.models import Membership, Project, Role, Team, User
 from backend.accounts.people.invitations import invite
 from backend.checkpoints.models import Checkpoint, CheckpointEvaluation, CheckpointState
-from backend.checkpoints.registry import promote
+from backend.checkpoints.registry.versions import promote
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.pausing import pause_job
 from backend.jobs.lifecycle import change_state, locked_job

@@ -82,7 +82,6 @@ def engine() -> None:
         "engine",
         but=(
             "engine.inference.vllm",
-            "engine.bench",
             "engine.environments.sandbox.inside",
             "engine.inference.rows.pages_kernel",
         ),

@@ -9,7 +9,7 @@ import pytest
 
 from infra.local.home import Home
 from infra.local.ports import PORT_NAMES
-from infra.local.services import Site
+from infra.local.services.site import Site
 from infra.local.testing import environment_of_tests
 
 

@@ -17,7 +17,7 @@ from ray.autoscaler._private.kuberay.autoscaling_config import (
 
 from engine.spec.control import PoolTerms
 from engine.spec.labels import is_chosen
-from infra.local.ray_head import PASSED_ON
+from infra.local.services.ray_head import PASSED_ON
 
 ROOT = Path(__file__).parents[2]
 KUBERAY, SBATCH = ROOT / "infra" / "kuberay", ROOT / "infra" / "slurm" / "ray.sbatch"

@@ -25,7 +25,7 @@ from backend.assets.storage import lock_storage, refuse_beyond
 from backend.assets.uploads.contents import look_into
 from backend.assets.uploads.listing import ListedFile, refuse_listing
 from backend.audit.services import record_action
-from backend.checkpoints.registry import number_for_upload
+from backend.checkpoints.registry.versions import number_for_upload
 from backend.errors import Conflict, FieldError, Invalid, NotFound, Refusal
 from backend.ids import new_id
 from backend.store.chosen import store

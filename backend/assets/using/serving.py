@@ -20,7 +20,7 @@ from backend.assets.models import Asset, AssetOrigin, AssetPart
 from backend.assets.places import where_is
 from backend.assets.selectors import manifest_of
 from backend.assets.using.tokens import asset_of_token
-from backend.checkpoints.export import unblocked
+from backend.checkpoints.downloads.export import unblocked
 from backend.errors import NotFound, Refusal
 from backend.store.chosen import store
 from backend.store.port import StoreUnavailable

@@ -13,12 +13,12 @@ from backend.jobs.models import Job, JobState
 from backend.jobs.queue.pool_snapshot import read_snapshot
 from backend.jobs.queue.waiting_messages import waiting_message
 from backend.pools.clusters.sandboxes import lacks_sandbox
-from backend.pools.decide import decide
-from backend.pools.forecast import largest_that_starts, only_ahead_of, starts_at, would_start
+from backend.pools.decision.decide import decide
+from backend.pools.decision.forecast import largest_that_starts, only_ahead_of, starts_at, would_start
+from backend.pools.decision.views import PoolView, QueuedJobView, WaitingReason
 from backend.pools.models import ResourcePool
-from backend.pools.views import PoolView, QueuedJobView, WaitingReason
+from engine.spec.environments.sandbox import needs_sandbox
 from engine.spec.job import JobSpec
-from engine.spec.sandbox import needs_sandbox
 
 _NEWCOMER: Final = "~newcomer"
 # Reasons that neither waiting nor a smaller size changes.

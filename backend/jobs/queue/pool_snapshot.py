@@ -1,4 +1,4 @@
-"""The current state of a pool as views of `backend.pools.views`, for a round, a forecast and a page.
+"""The current state of a pool as views of `backend.pools.decision.views`, for a round, a forecast and a page.
 
 Invariant: everything is computed from reservations, jobs and quotas, without counters of its own. A round reads under
 the pool row's lock; other readers do without and may be slightly out of date.
@@ -16,12 +16,12 @@ from backend.jobs.models import Job, JobState
 from backend.pools.budgets import budget_states, budgeted
 from backend.pools.clusters.drains import devices_out
 from backend.pools.clusters.sandboxes import lacks_sandbox
+from backend.pools.decision.views import HolderView, PoolView, QueuedJobView, TeamView
 from backend.pools.history import histories_of
 from backend.pools.maintenance import stops_starts
 from backend.pools.models import Claim, Reservation, ReservationRole, ResourcePool, TeamQuota
 from backend.pools.spending_limits import SpendingLimits, spending_limits_of
-from backend.pools.views import HolderView, PoolView, QueuedJobView, TeamView
-from engine.spec.sandbox import needs_sandbox
+from engine.spec.environments.sandbox import needs_sandbox
 
 LEAVING_STATES = (JobState.PAUSING, JobState.STOPPING)
 

@@ -17,8 +17,8 @@ from backend.jobs.control_requests import ask_driver, close_requests, jobs_with_
 from backend.jobs.lifecycle import record_event
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.starting import add_replicas
+from backend.pools.decision.views import Preemption, Resize
 from backend.pools.models import Claim, Reservation, ReservationRole, ResourcePool
-from backend.pools.views import Preemption, Resize
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)

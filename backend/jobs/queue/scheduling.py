@@ -27,17 +27,17 @@ from backend.jobs.queue.pool_snapshot import PoolSnapshot, read_snapshot
 from backend.jobs.queue.preemption import give_replicas, keep_claims, pause_victim, release_overdue, take_replicas
 from backend.jobs.queue.starting import start
 from backend.jobs.queue.waiting_messages import waiting_message
-from backend.pools.decide import ENTRY_PENALTY_S, decide
+from backend.pools.decision.decide import ENTRY_PENALTY_S, decide
+from backend.pools.decision.views import Decision, WaitingReason
 from backend.pools.history import are_stale, write_histories
 from backend.pools.models import Reservation, ResourcePool
-from backend.pools.views import Decision, WaitingReason
 
 __all__ = ["outlook", "schedule_pool", "waiting_message"]
 
 log = logging.getLogger(__name__)
 
 # A start writes eight rows, an explanation one: with ten thousand queued a round stays under a second on two cores
-# (tests/bench/scheduler.py).
+# (tests/bench/site/scheduler.py).
 MOST_STARTS = 50
 MOST_EXPLANATIONS = 1_500
 # A page warns if a job was not evaluated for a minute. Every round evaluates all; the times of a longer queue are

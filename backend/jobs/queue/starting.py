@@ -12,8 +12,8 @@ from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.attempts.ending import NOT_UNDERSTOOD
 from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobState
+from backend.pools.decision.views import Admission
 from backend.pools.models import Reservation, ReservationRole, ResourcePool
-from backend.pools.views import Admission
 from engine.spec.job import JobSpec
 
 

@@ -10,10 +10,10 @@ from datetime import datetime
 from backend.accounts.models import Team
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.pool_snapshot import PoolSnapshot, read_snapshot
-from backend.pools.balance import Balance
-from backend.pools.decide import decide
+from backend.pools.decision.balance import Balance
+from backend.pools.decision.decide import decide
+from backend.pools.decision.views import HolderView
 from backend.pools.models import ResourcePool
-from backend.pools.views import HolderView
 
 ANOTHER_TEAM = "another team"
 

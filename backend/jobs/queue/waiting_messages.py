@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from backend.pools.decision.views import WaitingReason
 from backend.pools.models import ResourcePool
-from backend.pools.views import WaitingReason
 
 
 def waiting_message(

@@ -41,8 +41,8 @@ from backend.jobs.submitting.refusals import SpecRefused
 from backend.jobs.submitting.resolving import resolve_spec
 from backend.jobs.submitting.submit import Submitter, check_submission, submit_job
 from backend.pools.selectors import pools_of
-from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec, Name, Tag
+from engine.spec.settings.hints import hints_of
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Jobs"])

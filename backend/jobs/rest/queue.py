@@ -17,9 +17,9 @@ from backend.jobs.models import Job, JobState
 from backend.jobs.queue.explain import WaitExplained, explain_wait
 from backend.jobs.queue.team_view import ANOTHER_TEAM, Holding, InLine, QueueView, queue_view_of
 from backend.jobs.selectors import the_job
+from backend.pools.decision.views import WaitingReason
 from backend.pools.models import ResourcePool
 from backend.pools.selectors import the_pool
-from backend.pools.views import WaitingReason
 
 router = Router(tags=["Queue"])
 

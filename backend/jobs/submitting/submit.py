@@ -24,7 +24,7 @@ from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, re
 from backend.jobs.submitting.refusals import refuse_spec, refuse_start, refuse_unknown_names
 from backend.jobs.submitting.resolving import ResolvedSpec, resolve_spec
 from backend.jobs.submitting.validation import needs_validation
-from backend.pools.decide import WaitingReason
+from backend.pools.decision.decide import WaitingReason
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
 

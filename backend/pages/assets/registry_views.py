@@ -19,10 +19,16 @@ from django.views.decorators.http import require_POST, require_safe
 from backend.accounts.acting import Acting
 from backend.borders.types import read_count
 from backend.checkpoints.models import ModelVersion, RegisteredModel
-from backend.checkpoints.registry import change_note, locked_model, locked_version, remove_model, remove_version
-from backend.checkpoints.registry_api import MAY_REMOVE, MOST_OF_A_MODEL
+from backend.checkpoints.registry.api import MAY_REMOVE, MOST_OF_A_MODEL
+from backend.checkpoints.registry.uploads import uploads_of
+from backend.checkpoints.registry.versions import (
+    change_note,
+    locked_model,
+    locked_version,
+    remove_model,
+    remove_version,
+)
 from backend.checkpoints.selectors import the_model, the_version, versions_of
-from backend.checkpoints.uploads import uploads_of
 from backend.clock import database_now
 from backend.errors import Denied, Invalid, NotFound
 from backend.pages import curl

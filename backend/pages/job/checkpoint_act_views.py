@@ -17,7 +17,7 @@ from backend.accounts.acting import Acting
 from backend.accounts.selectors import teams_of
 from backend.borders.types import read_count
 from backend.checkpoints.api import ChangeRetention
-from backend.checkpoints.downloading import handed_out
+from backend.checkpoints.downloads.downloading import handed_out
 from backend.checkpoints.models import Checkpoint, Retention
 from backend.checkpoints.selectors import models_of, retention_of, the_checkpoint
 from backend.checkpoints.services import set_retention

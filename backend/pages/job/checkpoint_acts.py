@@ -15,7 +15,7 @@ from django.http import QueryDict
 
 from backend.accounts.acting import Acting
 from backend.checkpoints.models import GONE, Checkpoint, CheckpointState, Retention
-from backend.checkpoints.registry import promote
+from backend.checkpoints.registry.versions import promote
 from backend.checkpoints.selectors import retention_of
 from backend.checkpoints.services import change_checkpoint, delete_checkpoint
 from backend.errors import Invalid

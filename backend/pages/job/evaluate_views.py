@@ -20,8 +20,8 @@ from django.views.decorators.http import require_http_methods
 from pydantic import ValidationError
 
 from backend.accounts.acting import Acting
-from backend.checkpoints.evaluating import evaluate_checkpoint, evaluation_spec
-from backend.checkpoints.evaluation_api import EvaluateCheckpoint, in_this_body, wishes_of
+from backend.checkpoints.evaluation.api import EvaluateCheckpoint, in_this_body, wishes_of
+from backend.checkpoints.evaluation.evaluating import evaluate_checkpoint, evaluation_spec
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.clock import database_now
 from backend.errors import FieldError, Refusal, field_errors

@@ -1,6 +1,6 @@
 """The parameters of the selected environment, for the form: name, kind, default, and the values already entered.
 
-Invariant: every offered value is valid for `engine.spec.environment_params`, and is inserted into the field in the
+Invariant: every offered value is valid for `engine.spec.environments.params`, and is inserted into the field in the
 form's syntax: one `name = value` per line.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend.pages.new_job.spec_fields import setting_text, settings_of
-from engine.spec.environment_params import ENVIRONMENTS, Param
+from engine.spec.environments.params import ENVIRONMENTS, Param
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

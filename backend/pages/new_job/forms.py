@@ -16,9 +16,9 @@ from backend.errors import FieldError, field_errors
 from backend.pages.new_job.spec_fields import SHOWN, SpecField, field_at, put_at, spec_fields, value_at
 from backend.pages.typed_numbers import TwoReadings
 from engine.presets.by_model import without_presets
-from engine.spec.conditional_settings import without_effect
-from engine.spec.invalid_fields import field_message
 from engine.spec.job import JobSpec
+from engine.spec.settings.conditional import without_effect
+from engine.spec.settings.invalid_fields import field_message
 
 _NAMES = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 

@@ -18,9 +18,9 @@ from pydantic_core import PydanticUndefined
 
 from backend.pages.typed_numbers import plain_number
 from engine.presets.by_model import PRESET_NUMBERS
-from engine.spec.conditional_settings import CONDITIONAL_SETTINGS
-from engine.spec.invalid_fields import plain_bound
 from engine.spec.job import JobSpec
+from engine.spec.settings.conditional import CONDITIONAL_SETTINGS
+from engine.spec.settings.invalid_fields import plain_bound
 
 Kind = Literal["text", "whole", "number", "choice", "flag", "words", "settings", "code"]
 

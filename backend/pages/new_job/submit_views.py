@@ -48,9 +48,9 @@ from backend.pages.views import user_of
 from backend.usage.pricing.money import shown
 from engine.presets.by_model import PRESET_NUMBERS
 from engine.presets.preset import Preset
-from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec
-from engine.spec.setting_paths import is_set
+from engine.spec.settings.hints import hints_of
+from engine.spec.settings.paths import is_set
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,60}")
 NO_CHECKPOINT = (

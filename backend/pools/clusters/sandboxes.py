@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.pools.models import RayLook, ResourcePool
-from engine.spec.sandbox import has_sandbox
+from engine.spec.environments.sandbox import has_sandbox
 
 
 def lacks_sandbox(pool: ResourcePool) -> bool:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import singledispatchmethod
 from typing import Any
 
-from backend.checkpoints.evaluating import record_evaluation
+from backend.checkpoints.evaluation.evaluating import record_evaluation
 from backend.checkpoints.services import doubt_resume_point, record_checkpoint
 from backend.jobs.attempts.ending import end_as_reported
 from backend.jobs.control_requests import acknowledge_request

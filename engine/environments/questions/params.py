@@ -7,7 +7,7 @@ from typing import Final
 from engine.environments.params import ParamReader
 from engine.environments.questions.data_set import Accept, HeldOut, Questions
 from engine.environments.questions.question import Columns
-from engine.spec.environment_params import ENVIRONMENTS, check_held_out
+from engine.spec.environments.params import ENVIRONMENTS, check_held_out
 
 HELD_OUT_SHARE: Final = float(ENVIRONMENTS["jsonl"].params["held_out_share"].default)
 

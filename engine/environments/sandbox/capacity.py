@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
-from engine.spec.environment_workers import MEMORY_SHARE
+from engine.spec.environments.workers import MEMORY_SHARE
 
 CORES_SHARE: Final = 1 / 2
 LEAST_COMPUTING: Final = 2

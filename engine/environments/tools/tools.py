@@ -36,7 +36,7 @@ from engine.environments.tools.calculator import NotArithmetic, calculate
 from engine.environments.tools.calls import Call, Calls, calls_by
 from engine.environments.tools.search import Corpus
 from engine.environments.tools.waits import Waits
-from engine.spec.environment_params import TOOLS, words_of
+from engine.spec.environments.params import TOOLS, words_of
 
 Tool = Callable[[str], str]
 

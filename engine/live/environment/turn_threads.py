@@ -43,7 +43,7 @@ from engine.live.environment.turns import Answer, Ask, AskId, TurnResult
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure
 from engine.policy.awake import AwakeTime
-from engine.spec.environment_workers import CALLS_OF_A_WORKER
+from engine.spec.environments.workers import CALLS_OF_A_WORKER
 
 log = logging.getLogger(__name__)
 

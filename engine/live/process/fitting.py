@@ -23,7 +23,7 @@ from engine.fit.shape import ModelShape
 from engine.fit.shared_memory import least_relay_bytes, least_trainer_bytes, shortage
 from engine.fit.verdict import replica_misfit, trainer_misfit
 from engine.live.process.shared_memory import shared_memory_bytes
-from engine.spec.environment_workers import MEMORY_SHARE
+from engine.spec.environments.workers import MEMORY_SHARE
 from engine.spec.job import JobSpec
 from engine.training.checkpoint.host_memory import total_bytes
 

@@ -9,8 +9,8 @@ import ray
 from ray._private.state import available_resources_per_node
 
 from engine.policy.rooms import HostView
+from engine.spec.environments.sandbox import has_sandbox
 from engine.spec.labels import is_chosen
-from engine.spec.sandbox import has_sandbox
 
 
 def read_hosts(selector: Mapping[str, str]) -> tuple[HostView, ...]:

@@ -15,7 +15,7 @@ from engine.environments.port import Observation, Prompt, Role, Turn
 from engine.environments.registry import observed_as
 from engine.live.rollout.wording import Wording
 from engine.models.tokenizer import Tokenizer
-from engine.spec.environment_params import ENVIRONMENTS
+from engine.spec.environments.params import ENVIRONMENTS
 from engine.spec.job import EnvironmentSpec, JobSpec, ModelSpec
 
 STAND_IN: Final = Prompt(split="train", ordinal=0, text="question", facts={})

@@ -36,9 +36,9 @@ from engine.pipeline.messages.addresses import (
 from engine.policy.placement import NUM_SERVICES, JobNeeds, NoRoom, Places, plan_places
 from engine.policy.rooms import HostView, Need
 from engine.spec.control import PoolTerms
+from engine.spec.environments.sandbox import NO_SANDBOX, SANDBOX_LABEL
 from engine.spec.job import JobSpec
 from engine.spec.labels import written
-from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL
 
 PLACED_WITHIN_S: Final = 300.0
 # Then the plan is made again, without resources that another job took; a healthy cluster reserves much faster.

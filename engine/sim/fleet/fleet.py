@@ -29,7 +29,7 @@ from engine.pipeline.rollout.brain import GATHER_S, RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.repack import REPACK_EVERY_S
-from engine.sim.bodies import manifest_of
+from engine.sim.bodies.data_and_trainer import manifest_of
 from engine.sim.costs.messages import message_s, persist_s
 from engine.sim.fleet.outcome import Outcome, Step, measured
 from engine.sim.fleet.replica_body import ReplicaBody

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from engine.spec.environment_params import files_of
+from engine.spec.environments.params import files_of
 from engine.spec.job import JobSpec
 
 AssetKind = Literal["data", "model"]

@@ -11,7 +11,7 @@ from backend.accounts.operators.people import CannotReset
 from backend.budgets.api import LimitIn
 from backend.errors import FieldError, Invalid
 from backend.usage.pricing.prices_api import PriceIn
-from engine.spec.invalid_fields import error_lines, field_message
+from engine.spec.settings.invalid_fields import error_lines, field_message
 from tests.backend.api.test_problems import problem
 
 

@@ -61,7 +61,7 @@ def web_words(text: str) -> set[str]:
 
 def web_servers() -> list[set[str]]:
     image = next(line for line in (ROOT / "infra/images/web/Dockerfile").read_text().splitlines() if "CMD" in line)
-    local = (ROOT / "infra/local/services.py").read_text().partition('"web": [')[2].partition("]")[0]
+    local = (ROOT / "infra/local/services/site.py").read_text().partition('"web": [')[2].partition("]")[0]
     return [web_words(image), web_words(local)]
 
 

@@ -22,9 +22,9 @@ from backend.errors import Denied
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.explain import explain_wait
 from backend.jobs.queue.scheduling import schedule_pool
-from backend.pools.decide import decide
+from backend.pools.decision.decide import decide
+from backend.pools.decision.views import PoolView, QueuedJobView, SpendingLimitView, TeamView
 from backend.pools.models import Budget, Reservation, ResourcePool, TeamQuota
-from backend.pools.views import PoolView, QueuedJobView, SpendingLimitView, TeamView
 from backend.usage.pricing.prices import PriceTerms, set_price
 from backend.usage.report import GroupBy, usage_of
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint

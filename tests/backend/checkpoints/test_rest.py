@@ -14,8 +14,8 @@ from django.test import Client
 from backend.accounts.models import Team, User
 from backend.audit.models import AuditEntry
 from backend.checkpoints import files
+from backend.checkpoints.downloads.links import checkpoint_of_link, link_to
 from backend.checkpoints.files import MissingPart
-from backend.checkpoints.links import checkpoint_of_link, link_to
 from backend.checkpoints.services import delete_checkpoint
 from backend.checkpoints.verification import verify_due
 from backend.clock import database_now

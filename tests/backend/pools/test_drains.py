@@ -17,14 +17,14 @@ from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.clusters.drains import HostsChosenById, HostUnknown, devices_out, drain, give_back
 from backend.pools.clusters.looks import RayHost, look_of, note_found
-from backend.pools.decide import decide
+from backend.pools.decision.decide import decide
+from backend.pools.decision.views import WaitingReason
 from backend.pools.models import DrainedHost, ResourcePool
-from backend.pools.views import WaitingReason
 from engine.spec.labels import is_chosen
 from tests.backend.conftest import Api, MakeJob
 from tests.backend.fake_ray import FakeRay
-from tests.backend.pools.decide_world import job as waiting
-from tests.backend.pools.decide_world import pool as pool_view
+from tests.backend.pools.decision.decide_world import job as waiting
+from tests.backend.pools.decision.decide_world import pool as pool_view
 
 
 def host(name: str, *, gpus: float = 4, **labels: str) -> RayHost:

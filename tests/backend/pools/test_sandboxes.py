@@ -14,13 +14,13 @@ from backend.jobs.queue.scheduling import schedule_pool
 from backend.pages import words
 from backend.pages.new_job.forms import JobForm
 from backend.pools.clusters.sandboxes import lacks_sandbox
-from backend.pools.decide import decide
+from backend.pools.decision.decide import decide
 from backend.pools.models import RayLook, Reservation, ResourcePool
+from engine.spec.environments.sandbox import NO_SANDBOX, SANDBOX_LABEL
 from engine.spec.job import JobSpec
-from engine.spec.sandbox import NO_SANDBOX, SANDBOX_LABEL
 from tests.backend.conftest import NOW
-from tests.backend.pools.decide_world import job as waiting_job
-from tests.backend.pools.decide_world import pool as pool_of
+from tests.backend.pools.decision.decide_world import job as waiting_job
+from tests.backend.pools.decision.decide_world import pool as pool_of
 
 SANDBOXED = {"environment": {"name": "reasoning_gym"}}
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from engine.bench import agreement
-from engine.bench.agreement import PARTS, measure
+from tests.bench.engine import agreement
+from tests.bench.engine.agreement import PARTS, measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from engine.bench.command import bench
+from tests.bench.engine.command import bench
 
 
 def test_every_token_is_counted_as_progress_and_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:

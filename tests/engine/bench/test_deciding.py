@@ -8,11 +8,6 @@ from typing import Any, Final
 import pytest
 import torch
 
-from engine.bench.deciding.counted import SCHEDULES
-from engine.bench.deciding.engine import Counted, together
-from engine.bench.deciding.engine_body import EngineBody
-from engine.bench.deciding.machine import Machine, machine_of
-from engine.bench.deciding.own_constants import OwnConstants, measure_own
 from engine.fit.known_models import KNOWN_CONFIGS
 from engine.pipeline.effects import TrainOn
 from engine.sim.compare.contestants import CONTESTANTS
@@ -21,6 +16,11 @@ from engine.sim.costs.lengths import Lengths
 from engine.sim.fleet.fleet import Fleet
 from engine.sim.fleet.setup import Setup
 from engine.sim.recorded.facts import Observations
+from tests.bench.engine.deciding.counted import SCHEDULES
+from tests.bench.engine.deciding.engine import Counted, together
+from tests.bench.engine.deciding.engine_body import EngineBody
+from tests.bench.engine.deciding.machine import Machine, machine_of
+from tests.bench.engine.deciding.own_constants import OwnConstants, measure_own
 
 NARROW: Final = {
     **KNOWN_CONFIGS["Qwen3-0.6B"],

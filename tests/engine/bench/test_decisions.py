@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from engine.bench.command import bench
+from tests.bench.engine.command import bench
 
 
 def test_every_brain_decides_at_every_size(capsys: pytest.CaptureFixture[str]) -> None:

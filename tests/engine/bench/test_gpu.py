@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.bench.command import bench
-from engine.bench.gpu_probes import OF_A_CPU, OF_A_GPU, PROBES, decoder_of, products_of
+from tests.bench.engine.command import bench
+from tests.bench.engine.gpu_probes import OF_A_CPU, OF_A_GPU, PROBES, decoder_of, products_of
 
 
 def report_of(capsys: pytest.CaptureFixture[str], *words: str, part: str = "trainer") -> dict[str, Any]:

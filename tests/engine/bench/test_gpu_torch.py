@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from engine.bench.command import bench
-from engine.bench.report import Row
-from engine.bench.rollouts import torch_on_device
-from engine.bench.rollouts.on_device import OF_A_CPU, OF_A_GPU, Bench, kv_bytes_of_a_token, weight_bytes_of_a_step
-from engine.bench.rollouts.torch_on_device import GOAL, torch_rows
 from engine.fit.shape import ModelShape
+from engine.scorecard.tables import Row
+from tests.bench.engine.command import bench
+from tests.bench.engine.rollouts import torch_on_device
+from tests.bench.engine.rollouts.on_device import OF_A_CPU, OF_A_GPU, Bench, kv_bytes_of_a_token, weight_bytes_of_a_step
+from tests.bench.engine.rollouts.torch_on_device import GOAL, torch_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.bench.report import Row
-from engine.bench.rollouts.on_device import (
+from engine.fit.known_models import known_shape
+from engine.scorecard.tables import Row
+from tests.bench.engine.rollouts.on_device import (
     NO_VLLM,
     OF_A_CPU,
     OF_A_GPU,
@@ -15,7 +16,6 @@ from engine.bench.rollouts.on_device import (
     vllm_rows,
     weight_bytes_of_a_step,
 )
-from engine.fit.known_models import known_shape
 
 
 def rows_of(remarks: list[str], *, is_over: bool, python: str) -> list[Row]:

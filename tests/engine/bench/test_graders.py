@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from engine.bench.command import bench
 from engine.environments.sandbox.capacity import host_capacity
+from tests.bench.engine.command import bench
 
 
 @pytest.mark.sandbox

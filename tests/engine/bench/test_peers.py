@@ -2,13 +2,13 @@
 
 import pytest
 
-from engine.bench.peers.processes import cpu_s_by_part
-from engine.bench.peers.split import Measured, StepMs, columns, waits_by_part
-from engine.bench.peers.tasks import GROUP
-from engine.bench.peers.trl import StepClock
-from engine.bench.peers.trl_tools import make_tools, rewards_of
 from engine.environments.port import Turn, Verdict
 from engine.environments.tools.tool_sums import ToolSums
+from tests.bench.engine.peers.processes import cpu_s_by_part
+from tests.bench.engine.peers.split import Measured, StepMs, columns, waits_by_part
+from tests.bench.engine.peers.tasks import GROUP
+from tests.bench.engine.peers.trl import StepClock
+from tests.bench.engine.peers.trl_tools import make_tools, rewards_of
 
 ENVIRONMENT = ToolSums(seed=0, turns=3, wait_mean_s=1e-6)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.bench.command import bench
-from engine.bench.rollouts.beside_alone import ALONE, AT_ONCE, DRAWS, OURS, SILENT
+from tests.bench.engine.command import bench
+from tests.bench.engine.rollouts.beside_alone import ALONE, AT_ONCE, DRAWS, OURS, SILENT
 
 
 def report_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

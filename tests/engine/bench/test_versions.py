@@ -5,9 +5,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine.bench.versions.answers import Wanted, write
-from engine.bench.versions.learner import Learner
-from engine.bench.versions.trace import Part, Trace, setup_of, traced
 from engine.inference.port import SamplingParams
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.loading import DEMO_FOLDER
@@ -15,6 +12,9 @@ from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 from engine.training.held_weights import HeldWeights
 from engine.weights.port import WeightVersion
+from tests.bench.engine.versions.answers import Wanted, write
+from tests.bench.engine.versions.learner import Learner
+from tests.bench.engine.versions.trace import Part, Trace, setup_of, traced
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from engine.environments.examples import FILE, examples, run_example
-from engine.spec.environment_params import ENVIRONMENTS
+from engine.spec.environments.params import ENVIRONMENTS
 from tests.engine.environments.sandboxed import sandbox
 
 __all__ = ["sandbox"]

@@ -11,7 +11,7 @@ from engine.presets.by_model import PRESET_NUMBERS, active_presets, apply_preset
 from engine.presets.by_pool import PATHS_BY_POOL
 from engine.presets.preset import Preset
 from engine.spec.job import JobSpec
-from engine.spec.setting_paths import is_set
+from engine.spec.settings.paths import is_set
 
 
 def job(**parts: Any) -> JobSpec:

@@ -9,8 +9,8 @@ from engine.fit.need import GB
 from engine.fit.verdict import will_not_fit
 from engine.presets.by_model import active_presets, apply_presets
 from engine.presets.by_pool import PATHS_BY_POOL, PoolSize
-from engine.spec.hints import hints_of
 from engine.spec.job import JobSpec
+from engine.spec.settings.hints import hints_of
 
 MODELS = ("Qwen3-0.6B", "Qwen3-4B", "Qwen3-8B", "Qwen3-32B", "Qwen3-30B-A3B")
 

@@ -1,6 +1,6 @@
 """The driver under all kinds of faults: for any requests at any time, a run ends exactly once and correctly.
 
-The oracle (engine/sim/driver_oracle.py) keeps its own record of requests, reports and announcements.
+The oracle (engine/sim/oracle/driver.py) keeps its own record of requests, reports and announcements.
 """
 
 from dataclasses import replace

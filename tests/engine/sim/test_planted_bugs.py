@@ -43,10 +43,10 @@ from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.recovery import Patience
 from engine.policy.repack import Merge, ReplicaView, plan_repack
 from engine.policy.schedule import PRESETS, Schedule
-from engine.sim.bodies import CheckpointStore
+from engine.sim.bodies.data_and_trainer import CheckpointStore
 from engine.sim.fault_costs import Costs
 from engine.sim.faults import Blow, Faults
-from engine.sim.process import BEAT_S, Process
+from engine.sim.processes.process import BEAT_S, Process
 from engine.sim.world import STILL_S, World
 from engine.spec.schedules import ScheduleName
 

@@ -1,6 +1,7 @@
 """Replicas leave and return during a run, under all kinds of faults: no sample is lost or doubled.
 
-The oracle (engine/sim/checks.py) follows every sample; a run ends only if each step trained whole groups exactly once.
+The oracle (`engine/sim/oracle/pipeline.py`) follows every sample; a run ends only if each step trained whole groups
+exactly once.
 """
 
 from dataclasses import replace

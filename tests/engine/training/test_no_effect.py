@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from engine.policy.schedule import schedule_for
-from engine.spec.conditional_settings import without_effect
 from engine.spec.job import JobSpec
+from engine.spec.settings.conditional import without_effect
 from engine.training.factory import build_trainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.spec.test_conditional_settings import NOWHERE, SOMEWHERE, with_value
+from tests.engine.spec.settings.test_conditional_settings import NOWHERE, SOMEWHERE, with_value
 from tests.engine.training.trainer_conformance import hash_of, settings, trajectories_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")

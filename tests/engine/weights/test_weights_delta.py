@@ -9,12 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.bench.relays.publisher import Weights
 from engine.policy.lineage import WeightsId
 from engine.weights.chunks import TornWeights
 from engine.weights.delta import BLOCK_ELEMENTS, apply_delta, make_delta
 from engine.weights.hashes import hash_chunks, hashed, identity_of, verify_weights
 from engine.weights.port import TensorEntry, WeightDelta, WeightManifest, WeightVersion
+from tests.bench.engine.relays.publisher import Weights
 
 Bytes = NDArray[np.uint8]
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "unknown": 1}

@@ -92,14 +92,14 @@ def test_a_download_leads_to_a_link_and_leaves_an_entry(
 ) -> None:
     path = f"/checkpoints/{kept[0].pk}/download"
     assert owner.get(path).status_code == 405 and outsider.post(path).status_code == 404
-    monkeypatch.setattr("backend.checkpoints.downloading.files_of", lambda checkpoint: object())
+    monkeypatch.setattr("backend.checkpoints.downloads.downloading.files_of", lambda checkpoint: object())
     assert "/downloads/checkpoints/" in viewer.post(path)["Location"]
     assert AuditEntry.objects.get(action="checkpoint.download_linked").target == kept[0].pk
 
     def elsewhere(checkpoint: Checkpoint) -> None:
         raise Elsewhere("s3 of another site")
 
-    monkeypatch.setattr("backend.checkpoints.downloading.files_of", elsewhere)
+    monkeypatch.setattr("backend.checkpoints.downloads.downloading.files_of", elsewhere)
     assert "cannot read the checkpoint" in words_of(owner.post(path, follow=True))
 
 

@@ -21,9 +21,9 @@ from tests.backend.fake_ray import FakeRay
 from tests.frontend import seed
 from tests.frontend.html_reading import words_of
 from tests.frontend.job.driver_facts import acknowledge, saved, send_facts
+from tests.frontend.job.test_tiles import job_in
 from tests.frontend.seed import World
 from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit
-from tests.frontend.test_tiles import job_in
 
 OFFERED = {
     JobState.VALIDATING: {"cancel"},

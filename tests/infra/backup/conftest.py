@@ -15,7 +15,7 @@ from infra.backup.source import source_of_home
 from infra.backup.taking import take_backup
 from infra.local.home import Home
 from infra.local.ports import PORT_NAMES, free_port
-from infra.local.postgres import Postgres
+from infra.local.services.postgres import Postgres
 
 LEDGER = """
 CREATE TABLE ledger (n bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());

@@ -21,7 +21,7 @@ from infra.backup.restoring import chosen_backup
 from infra.backup.source import source_of_home
 from infra.backup.taking import check_whole, files_of, take_backup
 from infra.local.home import Home
-from infra.local.postgres import ADMINISTRATOR
+from infra.local.services.postgres import ADMINISTRATOR
 from tests.infra.backup.conftest import Installation, home_in, serving
 
 HISTORY = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"

@@ -14,7 +14,7 @@ from infra.backup.postgres import Server
 from infra.backup.repository import Repository
 from infra.backup.source import restore_audit_key, secrets_document, source_of_environment
 from infra.backup.taking import take_backup
-from infra.local.postgres import ADMINISTRATOR, Postgres
+from infra.local.services.postgres import ADMINISTRATOR, Postgres
 from tests.certificates import Authority
 from tests.tls_front import tls_before
 

@@ -9,8 +9,8 @@ import yaml
 from backend import settings
 from infra.local.home import Home
 from infra.local.ports import PORT_NAMES
-from infra.local.services import Service, Site
-from infra.local.valkey import binary
+from infra.local.services.site import Service, Site
+from infra.local.services.valkey import binary
 from tests.infra.containers.compose_file import ROOT, compose, seconds, services
 
 # Options that depend on the place: the listen address, the number of processes, the log level, beat's schedule file.

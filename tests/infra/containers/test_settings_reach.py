@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from infra.local.ray_head import PASSED_ON
+from infra.local.services.ray_head import PASSED_ON
 from tests.infra.containers.compose_file import ROOT, compose, services
 
 PLANES = ["web", "worker", "beat", "ray-head", "ray-worker"]

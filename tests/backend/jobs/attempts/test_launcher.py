@@ -1,4 +1,4 @@
-"""The launcher against misbehaving servers. tests/infra/test_ray_head.py runs it on a real Ray."""
+"""The launcher against misbehaving servers. tests/infra/local/services/test_ray_head.py runs it on a real Ray."""
 
 import http.server
 import json

@@ -16,9 +16,9 @@ from backend.jobs.models import Job, JobState, OutboxMessage
 from backend.jobs.queue.preemption import RECLAIM_DEADLINE
 from backend.jobs.queue.scheduling import pools_due, schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
+from backend.pools.decision.victims import MIN_RUNTIME
 from backend.pools.models import Claim, ResourcePool, TeamQuota
 from backend.pools.services import release_elastic
-from backend.pools.victims import MIN_RUNTIME
 from tests.backend.conftest import MakeSpec
 from tests.racing import race
 

@@ -1,8 +1,8 @@
-"""The race of `tests/bench/races.py`, small: real web, workers, beat, Valkey and Postgres, killed at random."""
+"""The race of `tests/bench/site/races.py`, small: real web, workers, beat, Valkey and Postgres, killed at random."""
 
 import pytest
 
-from tests.bench.races import race
+from tests.bench.site.races import race
 
 
 def nothing_is_oversold_lost_or_doubled(*, submissions: int, kill_every_s: float) -> None:

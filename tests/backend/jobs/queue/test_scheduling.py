@@ -12,7 +12,7 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import change_state
 from backend.jobs.models import Job, JobState, OutboxMessage
 from backend.jobs.queue.scheduling import schedule_pool
-from backend.pools.decide import ENTRY_PENALTY_S
+from backend.pools.decision.decide import ENTRY_PENALTY_S
 from backend.pools.history import histories_of, write_histories
 from backend.pools.models import Reservation, ResourcePool, TeamQuota
 

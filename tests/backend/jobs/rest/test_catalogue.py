@@ -8,7 +8,7 @@ from backend.jobs.models import Job, JobAttempt
 from backend.pools.models import ResourcePool
 from engine.presets.by_model import PRESET_NUMBERS, without_presets
 from engine.spec.job import JobSpec
-from engine.spec.setting_paths import is_set
+from engine.spec.settings.paths import is_set
 
 
 def test_every_template_can_be_submitted(api: Any, project: Project, pool: ResourcePool) -> None:

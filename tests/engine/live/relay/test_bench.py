@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.bench.relays import travel
-from engine.bench.relays.loopback import chain
+from tests.bench.engine.relays import travel
+from tests.bench.engine.relays.loopback import chain
 
 pytestmark = pytest.mark.ray
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from engine.bench.relays.publisher import PublisherActor
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.process.links import Links
 from engine.live.relay.actor import RelayActor
@@ -18,6 +17,7 @@ from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.relay_chain import chain_order, chunk_bytes_for
 from engine.spec.job import JobSpec
+from tests.bench.engine.relays.publisher import PublisherActor
 
 LOOK_EVERY_S: Final = 0.01  # each look takes time from the relays
 WITHIN_S: Final = 60.0  # for a busy machine; the simulation tests the promised times, with an exact clock

@@ -9,8 +9,8 @@ from engine.pipeline.messages.addresses import DATA, TRAINER, environment_addres
 from engine.policy.placement import SERVICE_CPUS, JobNeeds, NoRoom, plan_places
 from engine.policy.rooms import HostView
 from engine.spec.control import PoolTerms
+from engine.spec.environments.sandbox import SANDBOX_LABEL
 from engine.spec.job import JobSpec
-from engine.spec.sandbox import SANDBOX_LABEL
 
 
 def spec(*, steps: int, **changes: Any) -> JobSpec:

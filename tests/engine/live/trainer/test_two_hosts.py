@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from engine.bench.relays.travel import LoopbackLinks
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.relay.actor import RelayActor
 from engine.live.weights import segments
@@ -23,6 +22,7 @@ from engine.pipeline.messages.to_relay import WeightsWanted
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import NO_WEIGHTS
 from engine.spec.job import JobSpec
+from tests.bench.engine.relays.travel import LoopbackLinks
 from tests.engine.live.trainer.test_shares import FIRST, SECOND, TrainingHosts, on_a_host_of_its_own, whole_version
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -18,11 +18,11 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.trainer.offers import Offers
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.schedule import schedule_for
+from engine.sim.bodies.relay import CarriedChunk, RelayBody
 from engine.sim.chance import Chance
-from engine.sim.checks import Oracle, demand
 from engine.sim.faults import Faults
 from engine.sim.kernel import Kernel
-from engine.sim.relay_bodies import CarriedChunk, RelayBody
+from engine.sim.oracle.pipeline import Oracle, demand
 from engine.spec.job import ScheduleSpec
 from engine.weights.port import WeightManifest
 

@@ -1,0 +1,1 @@
+"""Downloads of a checkpoint's model: one .tar behind a signed link."""

@@ -1,0 +1,1 @@
+"""Evaluations of a checkpoint: jobs that only answer held-out prompts, and their results."""

@@ -1,0 +1,1 @@
+"""The model registry: named versions made from checkpoints, next to uploaded ones."""

@@ -1,1 +1,0 @@
-"""Benchmarks: each one measures, prints a table and names its machine."""

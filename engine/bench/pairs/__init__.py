@@ -1,1 +1,0 @@
-"""Kept runs of `bench schedules`, each compared with its simulation."""

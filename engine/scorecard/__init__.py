@@ -1,0 +1,1 @@
+"""Live runs kept by `bench schedules`, each compared with its simulation."""

@@ -1,0 +1,1 @@
+"""Simulated bodies of the parts, and the disks that survive their processes."""

@@ -1,0 +1,1 @@
+"""The processes of the simulated cluster, their worker threads, and the network between them."""

@@ -1,0 +1,1 @@
+"""The environments as the spec names them: parameters, workers, and which of them need a sandbox."""

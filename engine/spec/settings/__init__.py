@@ -1,0 +1,1 @@
+"""Settings of a spec: their paths, their conditions, their conflicts, and messages for invalid ones."""

@@ -1,0 +1,1 @@
+"""The services of a home: how each is started, checked and stopped."""
