@@ -268,8 +268,3 @@ class TestReading:
         assert seqs(actor="user:7") == [1] and seqs(action="key.revoked") == [2] and seqs(target="key_b") == [3]
         assert seqs(since=(NOW + timedelta(hours=1)).isoformat()) == [4] and seqs(after=2) == [4, 3]
         assert reader.get("/audit-log", cursor="x").status_code == 422
-
-    def test_audit_log_needs_the_scope(self, api: Any, alice: User, bob: User, make_key: Any) -> None:
-        for user, scope, status in ((alice, "jobs:read", 403), (alice, "audit:read", 200), (bob, "audit:read", 403)):
-            api.key = make_key(user, scopes=(scope,))
-            assert api.get("/audit-log").status_code == status, "a member's role does not carry it"
