@@ -63,6 +63,8 @@ Body = Callable[[World], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
+    scope: str | None
+    """That the route must require."""
     body: Body | None = None
     query: str = ""
     ok: frozenset[int]
@@ -77,8 +79,12 @@ class Row:
     """Whether any key may do it to itself, and needs a scope to do it to another."""
 
 
-def row(body: Body | None = None, *also: int, query: str = "", **flags: bool) -> Row:
-    return Row(body=body, query=query, ok=frozenset({200, 201, 202, 204, *also}), **flags)
+ANY_KEY: Final = None
+"""The scope of a route that every valid key may call."""
+
+
+def row(scope: str | None, body: Body | None = None, *also: int, query: str = "", **flags: bool) -> Row:
+    return Row(scope=scope, body=body, query=query, ok=frozenset({200, 201, 202, 204, *also}), **flags)
 
 
 RULERS: Final = frozenset({"admin", "owner"})

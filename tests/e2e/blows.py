@@ -51,15 +51,15 @@ class Blows:
         return [process for process in belongings(self._stack.home, "ray") if kind in _command(process)]
 
     def kill(self, kind: str) -> None:
-        if found := self.processes(kind):
+        if processes := self.processes(kind):
             with suppress(psutil.Error):
-                self._chance.choice(found).kill()
+                self._chance.choice(processes).kill()
                 self.struck[f"kill {kind}"] += 1
 
     def stop(self, kind: str, lasts_s: float) -> None:
         """The whole of a service; of the engine's parts one."""
-        found = self.processes(kind)
-        struck = found if kind in SERVICES else found and [self._chance.choice(found)]
+        processes = self.processes(kind)
+        struck = processes if kind in SERVICES else processes and [self._chance.choice(processes)]
         for process in struck:
             with suppress(psutil.Error):
                 process.suspend()

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from infra.local.home import PROJECT, Home
 from infra.local.processes import belongings
 from infra.local.services.site import Site
 from tests.e2e.customer import Customer
+from tests.waiting import eventually
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +43,13 @@ class Stack(Customer):
         before = self.service(name)
         for process in belongings(self.home, name):
             os.kill(process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 300
-        while (now := self.service(name))["restarts"] == before["restarts"] or now["state"] != "healthy":
-            assert time.monotonic() < deadline, f"{name} did not come back: {now}"
-            time.sleep(0.1)
+        eventually(
+            lambda: self.service(name),
+            f"{name} is healthy again",
+            until=lambda now: now["restarts"] != before["restarts"] and now["state"] == "healthy",
+            within_s=300,
+            every_s=0.1,
+        )
 
 
 @pytest.fixture(scope="package")

@@ -1,7 +1,6 @@
 """Somebody with an API key: submits jobs and watches them, however long the servers behind the API need to return."""
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import httpx
 
 from frontend.client.laminar_client import Laminar
 from infra.local.home import PROJECT
+from tests.waiting import eventually
 
 TERMINAL = {"succeeded", "failed", "cancelled"}
 
@@ -33,18 +33,12 @@ class Customer:
         for section, values in changes.items():
             spec[section] = spec.get(section, {}) | values
         body, key = {"project": self.project, "spec": spec}, str(uuid.uuid4())
-        deadline = time.monotonic() + within_s
-        while True:
-            try:
-                answer = self.client.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": key})
-                if answer.status_code == 202:
-                    job: dict[str, Any] = answer.json()
-                    return job
-                problem = answer.text
-            except httpx.TransportError as error:
-                problem = repr(error)
-            assert time.monotonic() < deadline, problem
-            time.sleep(0.5)
+
+        def post() -> tuple[int, str]:
+            response = self.client.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": key})
+            return response.status_code, response.text
+
+        return _content(post, "the site accepts the job", status=202, within_s=within_s)
 
     def upload(self, path: Path, *, kind: str, name: str) -> None:
         key = str(self.client.headers["Authorization"]).removeprefix("Bearer ")
@@ -53,28 +47,22 @@ class Customer:
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         """An answer, however long the servers behind it take to come back."""
-        deadline = time.monotonic() + self.patience_s
-        while True:
-            try:
-                answer = self.client.get(f"/api/v1{path}", params=params)
-                if answer.status_code == 200:
-                    content: dict[str, Any] = answer.json()
-                    return content
-                problem = answer.text
-            except httpx.TransportError as error:
-                problem = repr(error)
-            assert time.monotonic() < deadline, problem
-            time.sleep(0.2)
+
+        def get() -> tuple[int, str]:
+            response = self.client.get(f"/api/v1{path}", params=params)
+            return response.status_code, response.text
+
+        return _content(get, f"the site answers GET {path}", status=200, within_s=self.patience_s)
 
     def wait(self, job_id: str, condition: Callable[[dict[str, Any]], bool], *, within_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + within_s
-        while True:
+
+        def job() -> dict[str, Any]:
             job = self.get(f"/jobs/{job_id}")
-            if condition(job):
-                return job
-            over = job["state"] in TERMINAL or time.monotonic() > deadline
-            assert not over, f"{job['state']} at step {job['step']}: {job['failure_class']} {job['message']}"
-            time.sleep(0.3)
+            message = f"{job['state']} at step {job['step']}: {job['failure_class']} {job['message']}"
+            assert condition(job) or job["state"] not in TERMINAL, message
+            return job
+
+        return eventually(job, f"{job_id} fulfils the condition", until=condition, within_s=within_s, every_s=0.3)
 
     def finish(self, job_id: str, *, within_s: float = 900) -> dict[str, Any]:
         return self.wait(job_id, lambda job: job["state"] in TERMINAL, within_s=within_s)
@@ -95,3 +83,17 @@ class Customer:
                 gathered.setdefault(name, []).extend((step, value) for step, value in points)
             cursor, more = page["cursor"], page["more"]
         return gathered
+
+
+def _content(request: Callable[[], tuple[int, str]], what: str, *, status: int, within_s: float) -> dict[str, Any]:
+    """Of the first response with this status."""
+    _, text = eventually(
+        request,
+        what,
+        until=lambda response: response[0] == status,
+        ignoring=(httpx.TransportError,),
+        within_s=within_s,
+        every_s=0.2,
+    )
+    content: dict[str, Any] = json.loads(text)
+    return content

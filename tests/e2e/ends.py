@@ -2,12 +2,12 @@
 for what it held, once.
 """
 
-import time
 from typing import Any, Final
 
 import psycopg
 
 from tests.e2e.customer import Customer
+from tests.waiting import eventually
 
 GROUPS, GROUP = 4, 4
 
@@ -53,14 +53,18 @@ def assert_it_ended_once_and_well(stack: Customer, job: dict[str, Any]) -> None:
 
 
 def assert_nobodys_bill_is_wrong(stack: Customer, *, database: str, settled_within_s: float) -> None:
-    deadline = time.monotonic() + settled_within_s
     with psycopg.connect(database, autocommit=True) as db:
-        while wrong := db.execute(_NOT_BILLED_SO).fetchall():
-            are_over = all(billed is None and held is not None for _, billed, held in wrong)
-            assert are_over, f"reservation, billed, held: {wrong}"
-            if time.monotonic() > deadline:  # they are settled by a later tick
-                break
-            time.sleep(1)
-        assert not wrong or not settled_within_s, f"not settled: {wrong}"
+
+        def unsettled() -> list[tuple[Any, ...]]:
+            rows = db.execute(_NOT_BILLED_SO).fetchall()
+            are_over = all(billed is None and held is not None for _, billed, held in rows)
+            assert are_over, f"reservation, billed, held: {rows}"
+            return rows
+
+        if settled_within_s:
+            what = "every reservation is billed by a later tick"
+            eventually(unsettled, what, until=lambda rows: not rows, within_s=settled_within_s, every_s=1)
+        else:
+            unsettled()
         assert db.execute(_OVERSOLD).fetchall() == []
     assert stack.get("/pools")["data"][0]["reserved"] == 0

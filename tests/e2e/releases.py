@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from infra.local.processes import belongings, end_belongings
 from infra.local.services.site import Site
 from infra.local.site_commands import supervisor_status
 from tests.e2e.customer import Customer
+from tests.waiting import eventually
 
 # The migrations of 0.1.0: the last commit that changed them is the earlier release.
 FIRST_MIGRATIONS: Final = ("backend/*/migrations/0001_initial.py", "backend/jobs/migrations/0002_initial.py")
@@ -87,13 +87,19 @@ def control_plane_of(release: Path, home: Home, *, migrates: bool) -> Iterator[N
             _manage(release, site, "migrate", "--noinput", "--verbosity", "0")
         for service in services:
             end_belongings(home, service.name)
-            told = _of_this_site(site.marked(service), release)
+            environment = _of_this_site(site.marked(service), release)
             with (home.logs / f"{service.name}.log").open("ab") as log:
-                started.append(subprocess.Popen(service.command(), stdout=log, stderr=log, cwd=release, env=told))
-        deadline = time.monotonic() + STARTS_WITHIN_S
-        while late := [service.name for service in services if not service.is_healthy()]:
-            assert time.monotonic() < deadline, f"{late}: {[_last(home, name) for name in late]}"
-            time.sleep(0.5)
+                started.append(
+                    subprocess.Popen(service.command(), stdout=log, stderr=log, cwd=release, env=environment)
+                )
+        eventually(
+            lambda: [service.name for service in services if not service.is_healthy()],
+            "every replaced service is healthy",
+            until=lambda unhealthy: not unhealthy,
+            within_s=STARTS_WITHIN_S,
+            every_s=0.5,
+            log=lambda: {service.name: _last(home, service.name) for service in services},
+        )
         yield
     finally:
         for name in REPLACED:
@@ -110,10 +116,10 @@ def _manage(release: Path, site: Site, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _of_this_site(told: Mapping[str, str], release: Path) -> dict[str, str]:
+def _of_this_site(variables: Mapping[str, str], release: Path) -> dict[str, str]:
     """Without the variables that the tests' environment sets for another site."""
     elsewhere = {name for name in OPTIONAL if name in os.environ} - {"LAMINAR_SITE_DIR", "LAMINAR_DATABASE_DIRECT_URL"}
-    return {name: value for name, value in told.items() if name not in elsewhere} | {"PYTHONPATH": str(release)}
+    return {name: value for name, value in variables.items() if name not in elsewhere} | {"PYTHONPATH": str(release)}
 
 
 def _last(home: Home, name: str) -> str:

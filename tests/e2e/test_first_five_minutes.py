@@ -27,7 +27,9 @@ def page(stack: Stack, chromium: Browser) -> Iterator[Page]:  # noqa: F811
     context = chromium.new_context(base_url=local["url"])
     page, complaints = context.new_page(), list[str]()
     page.set_default_timeout(ANSWERS_WITHIN_MS)
-    page.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto("/jobs/")
     page.get_by_label("Email").fill(local["user"])

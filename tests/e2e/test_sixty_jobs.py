@@ -6,7 +6,6 @@ What the reconciler decides from is planted in the gate: `tests/backend/reconcil
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,6 +16,7 @@ import pytest
 from backend.reconcile.judging import STALL_LAST_DEADLINE_S
 from tests.e2e.conftest import Stack, running_stack
 from tests.e2e.ends import assert_it_ended_once_and_well, assert_nobodys_bill_is_wrong, spec
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -34,8 +34,8 @@ def test_no_healthy_job_is_doubted_on_a_busy_host(tmp_path_factory: pytest.TempP
             jobs = [stack.submit(**spec(40))["id"] for _ in range(min(AT_ONCE, JOBS - number))]
             for job in (stack.finish(job, within_s=WITHIN_S) for job in jobs):
                 assert_it_ended_once_and_well(stack, job)
-                told = [event["type"] for event in stack.events(job["id"])]
-                assert job["attempt"] == 1 and "stalled" not in told, told
+                types = [event["type"] for event in stack.events(job["id"])]
+                assert job["attempt"] == 1 and "stalled" not in types, types
         assert_nobodys_bill_is_wrong(stack, database=stack.database, settled_within_s=600)
 
 
@@ -54,10 +54,11 @@ def spinning(count: int) -> Iterator[None]:
 def listen_longer_than(seconds: float, stack: Stack) -> None:
     """Reads the reconciler's row, which a frozen round resets."""
     with psycopg.connect(stack.database, autocommit=True) as db:
-        while True:
-            row = db.execute(
-                "SELECT extract(epoch FROM listened_at - listening_since) FROM jobs_reconcilelease"
-            ).fetchone()
-            if row is not None and row[0] is not None and row[0] > seconds:
-                return
-            time.sleep(1)
+        read = "SELECT extract(epoch FROM listened_at - listening_since) FROM jobs_reconcilelease"
+        eventually(
+            lambda: db.execute(read).fetchone(),
+            f"the reconciler has listened for {seconds:g} s",
+            until=lambda row: row is not None and row[0] is not None and row[0] > seconds,
+            within_s=seconds + 600,
+            every_s=1,
+        )

@@ -4,9 +4,7 @@ import json
 import os
 import random
 import signal
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from infra.local.processes import belongings
 from tests.e2e.blows import Blows
 from tests.e2e.conftest import Stack
 from tests.e2e.ends import assert_it_ended_once_and_well, assert_nobodys_bill_is_wrong, spec
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -34,18 +33,9 @@ def assert_every_step_is_there_once(series: dict[str, list[tuple[int, float]]], 
     assert [version for version, _ in sorted(series["evaluation/reward"])] == [0, steps]
 
 
-def eventually(condition: Callable[[], bool], *, within_s: float = 120) -> bool:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True
-
-
 def checkpoints(stack: Stack, job_id: str) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = stack.get(f"/jobs/{job_id}/checkpoints")["data"]
-    return told
+    rows: list[dict[str, Any]] = stack.get(f"/jobs/{job_id}/checkpoints")["data"]
+    return rows
 
 
 def driver_processes(stack: Stack) -> list[psutil.Process]:
@@ -93,8 +83,8 @@ def test_freezing_each_service_briefly_does_no_harm(stack: Stack) -> None:
 @pytest.mark.proof
 def test_killed_driver_is_replaced_from_the_last_checkpoint(stack: Stack, tmp_path: Path) -> None:
     """With questions that were uploaded, which both attempts' nodes have to find."""
-    asked = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 30) for b in range(1, 30)]
-    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    questions = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 30) for b in range(1, 30)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
     stack.upload(tmp_path / "sums.jsonl", kind="data", name="sums")
     num_steps = 120  # it must not end before the control plane has received a checkpoint
     job = stack.submit(
@@ -165,8 +155,8 @@ def test_evaluation_holds_one_replica_and_reports_progress(stack: Stack) -> None
     job = stack.finish(job["id"])
     assert job["state"] == "succeeded", job["message"]
     assert (job["progress"], job["devices"]) == ({"done": prompts, "total": prompts, "unit": "prompts"}, 1)
-    [told] = stack.get(f"/checkpoints/{checkpoint['id']}")["evaluations"]
-    assert told["job"] == job["id"] and told["prompts"] <= prompts
+    [evaluation] = stack.get(f"/checkpoints/{checkpoint['id']}")["evaluations"]
+    assert evaluation["job"] == job["id"] and evaluation["prompts"] <= prompts
 
 
 @pytest.mark.proof

@@ -7,12 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,6 +23,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from backend.accounts.models import User
 from tests.frontend.seed import World, make_world
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM_FLAGS = [
@@ -36,7 +37,6 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 SERVER_STARTS_WITHIN_S = 180.0
-COMES_TO_REST_WITHIN_S = 60.0
 LEFT_EARLY = "WebSocket is closed before the connection is established"
 """Chromium's message for a page that is left before its socket has opened: on a busy machine, any page."""
 GIVES_UP_AFTER_MS = 60_000  # for a busy machine: a load of 20 has been seen
@@ -88,11 +88,7 @@ class Server:
     def start(self) -> None:
         command = [sys.executable, "-m", "uvicorn", "backend.asgi:application", "--port", str(self.port)]
         self.process = subprocess.Popen([*command, "--log-level", "warning"], cwd=ROOT, env=self._environment())
-        deadline = time.monotonic() + SERVER_STARTS_WITHIN_S
-        while not self._answers():
-            assert self.process.poll() is None, "the web server ended while it was starting"
-            assert time.monotonic() < deadline, "the web server does not answer"
-            time.sleep(0.1)
+        eventually(self._answers, "the web server answers", within_s=SERVER_STARTS_WITHIN_S, process=self.process)
 
     def stop(self, how: int = signal.SIGTERM) -> None:
         if self.process is None:
@@ -148,19 +144,19 @@ def server(server_of_all: Server) -> Server:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """Module scope: Playwright's event loop would conflict with those of other tests."""
-    found = next(
+    program = next(
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
     )
-    if found is None:
-        told = "NO BROWSER TEST RAN: there is no chromium here. Install it (Debian: apt-get install chromium)."
+    if program is None:
+        reason = "NO BROWSER TEST RAN: there is no chromium here. Install it (Debian: apt-get install chromium)."
         if os.environ.get("CI") == "true":
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(reason)
+        pytest.skip(reason)
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv(
             "DJANGO_ALLOW_ASYNC_UNSAFE", "true"
         )  # Playwright's event loop runs in this thread, and tests use the ORM in it
-        browser = playwright.chromium.launch(executable_path=found, args=CHROMIUM_FLAGS)
+        browser = playwright.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
         yield browser
         browser.close()
 
@@ -176,9 +172,9 @@ class Visitor:
     complaints: list[str] = field(default_factory=list)
     provoked: list[str] = field(default_factory=list)
 
-    def hear(self, kind: str, said: str) -> None:
-        if kind in {"error", "warning"} and LEFT_EARLY not in said:
-            self.complaints.append(said)
+    def hear(self, kind: str, text: str) -> None:
+        if kind in {"error", "warning"} and LEFT_EARLY not in text:
+            self.complaints.append(text)
 
     def provokes(self, pattern: str) -> None:
         """Declares an error that the browser reports because the test refuses a request or cuts a connection."""
@@ -186,7 +182,7 @@ class Visitor:
 
     @property
     def unexpected(self) -> list[str]:
-        return [said for said in self.complaints if not any(re.search(each, said) for each in self.provoked)]
+        return [text for text in self.complaints if not any(re.search(each, text) for each in self.provoked)]
 
     def open(self, path: str) -> Page:
         self.page.goto(self.server.url + path)
@@ -215,14 +211,14 @@ def visit(chromium: Browser, server: Server, transactional_db: None) -> Iterator
             context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": value, "url": server.url}])
         visitor = Visitor(context=context, page=context.new_page(), server=server)
         context.set_default_timeout(GIVES_UP_AFTER_MS)
-        context.on("console", lambda said: visitor.hear(said.type, said.text))
-        context.on("weberror", lambda told: visitor.complaints.append(str(told.error)))
+        context.on("console", lambda message: visitor.hear(message.type, message.text))
+        context.on("weberror", lambda error: visitor.complaints.append(str(error.error)))
         context.on("dialog", lambda dialog: visitor.complaints.append(f"a script ran: {dialog.message}"))
         visitors.append(visitor)
         return visitor
 
     yield arrive
-    complaints = [said for visitor in visitors for said in visitor.unexpected]
+    complaints = [complaint for visitor in visitors for complaint in visitor.unexpected]
     for visitor in visitors:
         visitor.context.close()
     come_to_rest()
@@ -231,12 +227,13 @@ def visit(chromium: Browser, server: Server, transactional_db: None) -> Iterator
 
 def come_to_rest() -> None:
     """Waits for the pages' pending requests: truncating tables meanwhile would take locks in the opposite order."""
-    deadline = time.monotonic() + COMES_TO_REST_WITHIN_S
-    busy = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND xact_start IS NOT NULL"
-    while True:
+
+    def open_transactions() -> list[Any]:
         with connection.cursor() as cursor:
-            cursor.execute(busy, [NAME_OF_THE_SERVER])
-            if cursor.fetchone() == (0,):
-                return
-        assert time.monotonic() < deadline, "a request of the pages never ends"
-        time.sleep(0.02)
+            cursor.execute(
+                "SELECT query FROM pg_stat_activity WHERE application_name = %s AND xact_start IS NOT NULL",
+                [NAME_OF_THE_SERVER],
+            )
+            return cursor.fetchall()
+
+    eventually(open_transactions, "every request of the pages has ended", until=lambda queries: not queries)

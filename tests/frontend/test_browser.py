@@ -3,7 +3,6 @@
 Every test ends with the same checks: no error in the console, no violation of the content security policy.
 """
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +22,7 @@ from engine.spec.facts import TrajectorySample
 from tests.frontend import seed
 from tests.frontend.conftest import Visitor
 from tests.frontend.curves import pointing
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -42,12 +42,15 @@ def see_everything(page: Page) -> None:
     )
 
 
-def eventually(page: Page, expression: str, wanted: Any = True) -> None:  # any JSON value
+def expect_value(page: Page, expression: str, wanted: Any = True) -> None:  # any JSON value
     """Playwright's own wait_for_function needs eval, which the page's policy forbids."""
-    deadline = time.monotonic() + ARRIVES_WITHIN_MS / 1_000
-    while (found := page.evaluate(expression)) != wanted:
-        assert time.monotonic() < deadline, f"{expression} stayed {found!r}"
-        page.wait_for_timeout(100)
+    eventually(
+        lambda: page.evaluate(expression),
+        f"{expression} is {wanted!r}",
+        until=lambda value: value == wanted,
+        pause=lambda seconds: page.wait_for_timeout(1_000 * seconds),
+        every_s=0.1,
+    )
 
 
 def drawn_points(page: Page) -> list[list[int]]:
@@ -78,7 +81,7 @@ def test_a_jobs_page_draws_every_chart(visit: Visit) -> None:
     page = visitor.open(f"/jobs/{job.pk}/metrics/")
     see_everything(page)
     expect(page.locator(".plot .main-svg").first).to_be_attached()
-    eventually(page, "[...document.querySelectorAll('[data-plot]')].every((p) => p.data?.length > 0)")
+    expect_value(page, "[...document.querySelectorAll('[data-plot]')].every((p) => p.data?.length > 0)")
     expected = [[1 if trace.key == HELD_OUT else 30 for trace in chart.traces] for chart in CHARTS]
     assert drawn_points(page) == expected
     expect(page.locator("[data-connection-words]")).to_have_text("live")
@@ -93,7 +96,7 @@ def test_charts_that_nobody_sees_are_not_drawn(visit: Visit) -> None:
     job = seed.running(world, steps_done=5)
     visitor = visit(world.owner, width=390)
     page = visitor.open(f"/jobs/{job.pk}/metrics/")
-    eventually(page, "document.querySelector('[data-plot]').data?.length > 0")
+    expect_value(page, "document.querySelector('[data-plot]').data?.length > 0")
     assert page.evaluate("[...document.querySelectorAll('[data-plot]')].at(-1).data") is None
     assert not visitor.complaints
 
@@ -109,7 +112,7 @@ def test_a_new_point_arrives_without_a_reload(visit: Visit) -> None:
     seed.trained(world, job, 13, reward=0.97)
     expect(page.locator("[data-value=done]").first).to_have_text("13", timeout=ARRIVES_WITHIN_MS)
     expect(page.locator("[data-value=reward]")).to_have_text("0.97")
-    eventually(page, "document.querySelector('[data-chart=reward] [data-plot]').data[0].x.at(-1) === 13")
+    expect_value(page, "document.querySelector('[data-chart=reward] [data-plot]').data[0].x.at(-1) === 13")
     assert page.evaluate("window.sameDocument")
     assert page.title().startswith("13/120")
     assert not visitor.complaints
@@ -141,12 +144,12 @@ def test_a_point_that_is_clicked_opens_its_own_step(visit: Visit) -> None:
     job.trajectories.filter(step=17).delete()
     visitor = visit(world.owner)
     page = visitor.open(f"/jobs/{job.pk}/")
-    for step, told in ((9, "Question"), (17, "No trajectories of step 17 are stored")):
+    for step, text in ((9, "Question"), (17, "No trajectories of step 17 are stored")):
         page.goto(f"/jobs/{job.pk}/metrics/")
-        eventually(page, "document.querySelector('[data-chart=reward] .main-svg') !== null")
+        expect_value(page, "document.querySelector('[data-chart=reward] .main-svg') !== null")
         page.mouse.click(*pointing.place_of(page, "reward", step))
         expect(page.locator("[data-reading-step]")).to_have_text(f"Step {step}")
-        expect(page.locator("[data-reading-part]")).to_contain_text(told)
+        expect(page.locator("[data-reading-part]")).to_contain_text(text)
     page.get_by_label("Go to step").fill("3")
     page.keyboard.press("Enter")
     expect(page.locator("[data-reading-step]")).to_have_text("Step 3")
@@ -179,7 +182,7 @@ def test_the_timeline_grows_between_events(visit: Visit) -> None:
     bar = "[...document.querySelectorAll('[data-track] rect')].map((each) => parseFloat(each.getAttribute('width')))"
     mark = "parseFloat(document.querySelector('[data-track] circle').getAttribute('cx'))"
     widths, at, lasted = page.evaluate(bar), page.evaluate(mark), page.locator("[data-lasted]").text_content()
-    eventually(page, f"document.querySelector('[data-lasted]').textContent !== {lasted!r}")
+    expect_value(page, f"document.querySelector('[data-lasted]').textContent !== {lasted!r}")
     later = page.evaluate(bar)
     assert later[-1] > widths[-1] and later[0] < widths[0] and page.evaluate(mark) < at
     assert sum(later) == pytest.approx(100, abs=0.1)
@@ -346,12 +349,12 @@ def test_the_outlook_is_of_what_is_typed(visit: Visit) -> None:
     page = visitor.open("/jobs/new")
     outlook = page.locator("[data-outlook]")
     expect(outlook).to_contain_text("would start now")
-    for typed, told in {
+    for typed, text in {
         "7": "With 8 devices, this job would start",
         "30": "would wait: needs more devices than available",
     }.items():
         page.locator("#f-rollout-replicas").fill(typed)
-        expect(outlook).to_contain_text(told)
+        expect(outlook).to_contain_text(text)
     page.locator("#f-rollout-replicas").fill("many")
     expect(outlook).to_contain_text("Some fields are not valid yet")
     expect(page.locator("#f-rollout-replicas")).to_have_value("many")
@@ -404,12 +407,12 @@ def test_the_theme_follows_the_system_until_it_is_chosen(visit: Visit) -> None:
     job = seed.running(world, steps_done=3)
     visitor = visit(world.owner, dark=True)
     page = visitor.open(f"/jobs/{job.pk}/")
-    eventually(page, "document.querySelector('[data-plot]').data?.length > 0")
+    expect_value(page, "document.querySelector('[data-plot]').data?.length > 0")
     background = "getComputedStyle(document.documentElement).backgroundColor"
     colours = f"[{background}, document.querySelector('[data-plot]').data[0].line.color]"
     dark = page.evaluate(colours)
     page.get_by_role("button", name="Theme: dark. Switch to light").click()
-    eventually(page, f"{colours}[1] !== {dark[1]!r}")
+    expect_value(page, f"{colours}[1] !== {dark[1]!r}")
     light = page.evaluate(colours)
     assert light[0] != dark[0]
     page.reload()

@@ -112,8 +112,8 @@ def test_a_small_disk_is_told_what_it_has_and_what_is_needed() -> None:
     ],
 )
 def test_a_failed_stage_ends_with_its_last_lines_and_what_to_do(output: str, advice: str, tmp_path: Path) -> None:
-    said = explain_failure("packages", output, tmp_path / "setup.log")
-    assert advice in said and output.splitlines()[-1] in said and "setup.log" in said
+    message = explain_failure("packages", output, tmp_path / "setup.log")
+    assert advice in message and output.splitlines()[-1] in message and "setup.log" in message
 
 
 def test_failing_command_is_refused_with_its_output_logged(paths: Paths) -> None:
@@ -208,10 +208,10 @@ def test_vllm_comes_in_the_build_that_the_machine_can_use(
     assert (lock_of_vllm("cpu"), lock_of_vllm("cuda")) == ("vllm", "vllm-cuda")
 
 
-@pytest.mark.parametrize("asked", ["gpu", "1", "CUDA"])
-def test_a_build_of_vllm_that_there_is_not_is_refused(asked: str) -> None:
-    with pytest.raises(Refusal, match=rf"VLLM must be one of cpu, cuda, 0 to leave .* got '{asked}'"):
-        lock_of_vllm(asked)
+@pytest.mark.parametrize("build", ["gpu", "1", "CUDA"])
+def test_a_build_of_vllm_that_there_is_not_is_refused(build: str) -> None:
+    with pytest.raises(Refusal, match=rf"VLLM must be one of cpu, cuda, 0 to leave .* got '{build}'"):
+        lock_of_vllm(build)
 
 
 def test_other_build_of_vllm_replaces_the_installed_one(
@@ -236,10 +236,10 @@ def test_vllm_for_cuda_is_not_put_beside_torchs_cpu_build(paths: Paths, stages: 
 
 
 def test_the_word_for_the_build_reaches_the_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(command, "set_up", lambda paths, lock: asked.append(f"{paths.venv.name} {lock}"))
+    calls: list[str] = []
+    monkeypatch.setattr(command, "set_up", lambda paths, lock: calls.append(f"{paths.venv.name} {lock}"))
     assert [command.main(words) for words in (["--vllm", "cuda"], ["--vllm", "cpu"], ["--vllm", "gpu"])] == [0, 0, 1]
-    assert asked == ["vllm vllm-cuda", "vllm vllm"]
+    assert calls == ["vllm vllm-cuda", "vllm vllm"]
 
 
 def test_vllms_environment_is_checked_by_import_not_pip(paths: Paths) -> None:
@@ -260,7 +260,7 @@ def test_who_cannot_have_vllm_is_told_how_to_leave_it_out(
 
     monkeypatch.setattr(command, "set_up", refuse)
     assert command.main(["--vllm"]) == 1
-    assert "no room" in (said := capsys.readouterr().out) and "make test VLLM=0" in said
+    assert "no room" in (printed := capsys.readouterr().out) and "make test VLLM=0" in printed
     assert command.main([]) == 1
     assert "VLLM=0" not in capsys.readouterr().out
 

@@ -7,13 +7,13 @@ import multiprocessing
 import os
 import secrets
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.local.ports import free_port
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 240.0
@@ -21,12 +21,12 @@ SELECTORS: list[dict[str, str]] = [
     *({"kind": "gpu"}, {"kind": "cpu"}, {"kind": "!gpu"}, {"kind": "in(tpu, gpu)"}, {"kind": "!in(tpu, gpu)"}),
     *({"size": "big"}, {"size": "!big"}, {"kind": "gpu", "size": "!big"}, {"kind": "none"}, {"none": "!none"}),
 ]
-TOLD = (
+PRINTS_ITS_GPUS = (
     f"'{sys.executable}' "
     + """-c "import json, os, ray
 ray.init(address='auto', logging_level='ERROR')
 def seen(): return os.environ.get('CUDA_VISIBLE_DEVICES')
-print('told', json.dumps([seen(), ray.get(ray.remote(num_cpus=0.1)(seen).remote())]))" """
+print('gpus', json.dumps([seen(), ray.get(ray.remote(num_cpus=0.1)(seen).remote())]))" """
 )
 
 
@@ -105,11 +105,12 @@ def drivers_are_where_their_pools_are(url: str, token: str) -> None:
 
     django.setup()
     from backend.jobs.attempts.launcher import RayLauncher, SubmissionStatus
+    from backend.pools.clusters.dashboard import RayUnreachable
     from engine.live.process.hosts import read_hosts
     from engine.spec.control import AttemptOrder, PoolTerms
     from engine.spec.job import JobSpec
 
-    launcher = RayLauncher(url, token, entrypoint=TOLD)
+    launcher = RayLauncher(url, token, entrypoint=PRINTS_ITS_GPUS)
     hosts = {host.id: host for host in launcher.hosts()}
     ours = {host.id: host for host in read_hosts({})}
     assert {id: (host.cpus, host.gpus) for id, host in hosts.items()} == {
@@ -120,30 +121,24 @@ def drivers_are_where_their_pools_are(url: str, token: str) -> None:
         job="job_x", attempt=1, fence=1, spec=JobSpec(name="x"), control_url="http://127.0.0.1:1", token="t",
         pool=PoolTerms(labels={"size": "big"}, device="cpu"),
     )  # fmt: skip
-    deadline = time.monotonic() + 300
-    while not launched(launcher, order):
-        assert time.monotonic() < deadline, "Ray's head never had an agent that takes jobs"
-        time.sleep(0.5)
-    while (status := launcher.status("job_x-1-1")).is_live and time.monotonic() < deadline:
-        time.sleep(0.2)
+    # As the reconciler does: retried under the same id. A head returns 500 until its own agent is there.
+    eventually(
+        lambda: launcher.launch(order, "job_x-1-1"),
+        "Ray's head takes the job",
+        until=lambda _: True,
+        ignoring=(RayUnreachable,),
+        within_s=300,
+        every_s=0.5,
+    )
+    status = eventually(
+        lambda: launcher.status("job_x-1-1"), "the job ends", until=lambda status: not status.is_live, within_s=300
+    )
     log = launcher.log_tail("job_x-1-1", 4_000)
     assert status is SubmissionStatus.SUCCEEDED, log
-    driver_sees, actor_sees = json.loads(log.partition("told ")[2].splitlines()[0])
+    driver_sees, actor_sees = json.loads(log.partition("gpus ")[2].splitlines()[0])
     assert (driver_sees, actor_sees) == ("", ""), "the driver and what it starts"
     about = launcher._ask("GET", "/api/jobs/job_x-1-1").json()
     assert about["driver_node_id"] == big.id
-
-
-def launched(launcher: Any, order: Any) -> bool:
-    """Launches as the reconciler does, to be retried under the same id while Ray cannot answer yet. A head returns 500
-    until its own agent is there."""
-    from backend.pools.clusters.dashboard import RayUnreachable
-
-    try:
-        launcher.launch(order, "job_x-1-1")
-    except RayUnreachable:
-        return False
-    return True
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from websockets.sync.client import connect
 
 from backend.api.limits.connections import HEAD_BYTES, PIECE_BYTES, BoundedHttp
 from tests.uvicorn_server import run_uvicorn
+from tests.waiting import eventually
 
 SHORT_S = 0.5
 ENDS_WITHIN_S = 60.0  # of a busy machine
@@ -27,8 +27,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
-        while (heard := await receive())["type"] == "websocket.receive":
-            await send({"type": "websocket.send", "text": heard["text"]})
+        while (message := await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "text": message["text"]})
         return
     length, more = 0, True
     if scope["path"] == "/slow":
@@ -60,7 +60,7 @@ def dial(port: int) -> Iterator[Dial]:
         connection.close()
 
 
-def told_until_closed(connection: socket.socket) -> bytes:
+def read_until_closed(connection: socket.socket) -> bytes:
     received = b""
     try:
         while piece := connection.recv(65_536):
@@ -72,29 +72,29 @@ def told_until_closed(connection: socket.socket) -> bytes:
 
 def drip(connection: socket.socket, piece: bytes) -> None:
     """Sends a piece now and then, until the server closes."""
-    end = time.monotonic() + ENDS_WITHIN_S
     connection.settimeout(SHORT_S / 10)
-    while time.monotonic() < end:
+
+    def is_closed() -> bool:
         try:
             connection.sendall(piece)
-            if connection.recv(1) == b"":
-                return
+            return connection.recv(1) == b""
         except TimeoutError:
-            continue
+            return False
         except (BrokenPipeError, ConnectionResetError):
-            return
-    raise AssertionError("it never ends")
+            return True
+
+    eventually(is_closed, "the server closes the connection")
 
 
 def test_silent_connection_is_closed(dial: Dial) -> None:
-    assert told_until_closed(dial()) == b""
+    assert read_until_closed(dial()) == b""
 
 
 @pytest.mark.parametrize("begun", [HEAD, HEAD + b"Content-Length: 9\r\n\r\nhalf"])
 def test_connection_stopped_midway_is_closed(dial: Dial, begun: bytes) -> None:
     connection = dial()
     connection.sendall(begun)
-    assert told_until_closed(connection) == b""
+    assert read_until_closed(connection) == b""
 
 
 @pytest.mark.parametrize("begun", [HEAD + b"X-Long: ", HEAD + b"Content-Length: 999999\r\n\r\n"])
@@ -110,7 +110,7 @@ def test_a_head_without_an_end_is_refused(dial: Dial) -> None:
         connection.sendall(HEAD + b"X-Long: a\r\n" * (2 * HEAD_BYTES // 11))
     except (BrokenPipeError, ConnectionResetError):
         return
-    assert told_until_closed(connection)[:12] in {b"HTTP/1.1 400", b""}
+    assert read_until_closed(connection)[:12] in {b"HTTP/1.1 400", b""}
 
 
 def test_long_body_that_keeps_arriving_is_accepted(dial: Dial) -> None:
@@ -122,14 +122,14 @@ def test_long_body_that_keeps_arriving_is_accepted(dial: Dial) -> None:
             connection.recv(1)
         connection.sendall(b"a" * PIECE_BYTES)
     connection.settimeout(ENDS_WITHIN_S)
-    assert told_until_closed(connection).endswith(b"%d" % (pieces * PIECE_BYTES))
+    assert read_until_closed(connection).endswith(b"%d" % (pieces * PIECE_BYTES))
 
 
 def test_deadline_ignores_waiting_clients_and_paused_reads(dial: Dial) -> None:
     connection, length = dial(), 4 * 1024 * 1024
     begun = HEAD.replace(b"/ ", b"/slow ", 1)
     connection.sendall(begun + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % length + b"a" * length)
-    assert told_until_closed(connection).endswith(b"%d" % length)
+    assert read_until_closed(connection).endswith(b"%d" % length)
 
 
 def test_a_connection_is_used_again_and_again(dial: Dial) -> None:

@@ -4,7 +4,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from backend.api.models import IdempotencyKey
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
 from tests.uvicorn_server import run_uvicorn
+from tests.waiting import eventually
 
 TRIES = 24
 
@@ -38,6 +40,15 @@ def send_and_hang_up(base_url: str, body: bytes, headers: dict[str, str], *, aft
         time.sleep(after_s)
 
 
+def ended(retry: Callable[[], httpx.Response]) -> httpx.Response | None:
+    """The response; None while the first request is in progress."""
+    answer = retry()
+    if answer.status_code != 409:
+        return answer
+    assert answer.json()["code"] == "in_flight" and answer.headers["Retry-After"]
+    return None
+
+
 @pytest.mark.long
 def test_a_cut_answer_and_a_second_try_are_one_job(server: str, api: Any, project: Project, pool: ResourcePool) -> None:
     """Disconnects at once, in the middle, or during the response; some retries race the first request."""
@@ -52,10 +63,8 @@ def test_a_cut_answer_and_a_second_try_are_one_job(server: str, api: Any, projec
         cut.start()
         if number % 2:
             cut.join()
-        answer = httpx.post(f"{server}/api/v1/jobs", content=body, headers=headers, timeout=120)
-        while answer.status_code == 409:
-            assert answer.json()["code"] == "in_flight" and answer.headers["Retry-After"]
-            answer = httpx.post(f"{server}/api/v1/jobs", content=body, headers=headers, timeout=120)
+        retry = partial(httpx.post, f"{server}/api/v1/jobs", content=body, headers=headers, timeout=120)
+        answer = eventually(partial(ended, retry), "the first request has ended")
         assert answer.status_code == 202, answer.text
         ids.append(answer.json()["id"])
         cut.join()

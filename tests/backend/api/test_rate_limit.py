@@ -1,7 +1,6 @@
 """How often a team may submit: exact, also for concurrent requests."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from backend.api.limits.rate_limit import Rate, RateExceeded, take, take_sent
 from backend.clock import database_now
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
+from tests.racing import race
 
 SLOW = Rate(name="test", limit=5, window_s=3_600)
 
@@ -89,23 +89,24 @@ def test_the_clock_of_an_allowance_is_the_databases(db: None) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_racing_for_two_buckets_passes_exactly_the_narrower(in_own_connection: Callable[..., Any]) -> None:
-    def ask(_: int) -> bool:
-        return take_in_turn([Use("wide", "raced", 40, 3_600), Use("narrow", "raced", 10, 3_600)])[-1].allowed
+    uses = [Use("wide", "raced", 40, 3_600), Use("narrow", "raced", 10, 3_600)]
 
-    with ThreadPoolExecutor(16) as threads:
-        passed = list(threads.map(in_own_connection(ask), range(64)))
-    assert sum(passed) == 10
+    def take_four() -> int:
+        return sum(take_in_turn(uses)[-1].allowed for _ in range(4))
+
+    assert sum(race(*[in_own_connection(take_four)] * 16)) == 10
 
 
 @pytest.mark.django_db(transaction=True)
 def test_sixteen_at_once_pass_exactly_the_limit(in_own_connection: Callable[..., Any]) -> None:
-    def ask(_: int) -> bool:
+    def passes() -> bool:
         try:
             take(SLOW, of="raced")
         except RateExceeded:
             return False
         return True
 
-    with ThreadPoolExecutor(16) as threads:
-        passed = list(threads.map(in_own_connection(ask), range(64)))
-    assert sum(passed) == SLOW.limit
+    def count_passes() -> int:
+        return sum(passes() for _ in range(4))
+
+    assert sum(race(*[in_own_connection(count_passes)] * 16)) == SLOW.limit

@@ -1,7 +1,7 @@
 """A team's limits do not grow with its keys, users or sessions; unknown clients are limited by address."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from backend.pools.models import ResourcePool
 from backend.telemetry.live import consumers
 from tests.backend.browser_sockets import Watcher
 from tests.backend.conftest import Api
+from tests.racing import race
 
 
 def test_requests_are_limited_per_team_across_keys(
@@ -55,15 +56,14 @@ def test_a_network_of_addresses_is_one_stranger() -> None:
 def test_of_many_at_once_as_many_get_a_place_as_there_are() -> None:
     places = Places(lambda: Limits(of_a_team=10, of_a_process=15))
 
-    def ask(n: int) -> bool:
+    def take(team: str) -> bool:
         try:
-            places.take(["ants" if n % 2 else "bees"])
+            places.take([team])
         except (NoPlaceForTeam, Unavailable):
             return False
         return True
 
-    with ThreadPoolExecutor(16) as threads:
-        assert sum(threads.map(ask, range(200))) == 15
+    assert sum(race(*(partial(take, team) for team in ("ants", "bees") * 32))) == 15
 
 
 def test_a_place_is_given_back_once() -> None:

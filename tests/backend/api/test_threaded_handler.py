@@ -101,7 +101,7 @@ def test_finished_request_holds_no_connection(url: str) -> None:
     with ThreadPoolExecutor(8) as asking:
         list(asking.map(lambda _: httpx.get(f"{url}/plain").raise_for_status(), range(40)))
     connection.close()
-    eventually(lambda: connections_out() == 0)
+    eventually(connections_out, "every connection is returned", until=lambda number: number == 0)
 
 
 def test_stream_holds_no_connection_and_ends_with_its_reader(url: str) -> None:
@@ -109,7 +109,7 @@ def test_stream_holds_no_connection_and_ends_with_its_reader(url: str) -> None:
     with httpx.stream("GET", f"{url}/endless") as stream:
         lines = stream.iter_lines()  # referenced, or it would disconnect
         assert next(lines) == "still here"
-        eventually(lambda: connections_out() == 0)
+        eventually(connections_out, "every connection is returned", until=lambda number: number == 0)
         assert not _ended.is_set()
     assert _ended.wait(60), "its reader has disconnected"
     assert httpx.get(f"{url}/plain").status_code == 200

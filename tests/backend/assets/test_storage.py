@@ -1,8 +1,8 @@
 """A team's bytes: exact, for any number of concurrent uploads."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from backend.assets.uploads.upload import begin_upload
 from backend.audit.models import AuditEntry
 from tests.backend.assets.conftest import ROWS, begin, upload
 from tests.backend.conftest import NOW, Api
+from tests.racing import race
 
 
 @pytest.mark.django_db
@@ -49,7 +50,7 @@ def test_an_operator_sets_what_a_team_may_keep(
 def test_of_racing_uploads_none_is_let_in_beyond_the_quota(team: Team, in_own_connection: Callable[..., Any]) -> None:
     set_storage(team, 50, actor="user:1", now=NOW)
 
-    def race(number: int) -> bool:
+    def upload(number: int) -> bool:
         files = [ListedFile(name="a.jsonl", num_bytes=10)]
         try:
             begin_upload(team=team, project=None, kind="data", name=f"n{number}", files=files, actor="user:1", now=NOW)
@@ -57,6 +58,5 @@ def test_of_racing_uploads_none_is_let_in_beyond_the_quota(team: Team, in_own_co
             return False
         return True
 
-    with ThreadPoolExecutor(8) as threads:
-        let_in = list(threads.map(in_own_connection(race), range(24)))
-    assert sum(let_in) == 5 == Asset.objects.count() and storage_of(team).used_bytes == 50
+    accepted = race(*(partial(in_own_connection(upload), number) for number in range(24)))
+    assert sum(accepted) == 5 == Asset.objects.count() and storage_of(team).used_bytes == 50

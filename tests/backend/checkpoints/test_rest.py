@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from django.test import Client
 
-from backend.accounts.models import Team, User
+from backend.accounts.models import Team
 from backend.audit.models import AuditEntry
 from backend.checkpoints import files
 from backend.checkpoints.downloads.links import checkpoint_of_link, link_to
@@ -163,14 +163,6 @@ class TestRegistry:
         shown = api.get("/models/sums").json()
         assert [row["number"] for row in shown["versions"]] == [2, 1]
         assert [row["name"] for row in api.get("/models").json()["data"]] == ["sums"]
-
-    def test_two_teams_may_use_one_name_and_see_only_their_own(
-        self, save: Save, api: Any, api_of: Any, charlie: User
-    ) -> None:
-        api.post(f"/checkpoints/{save(7).pk}/promote", {"name": "sums"})
-        outsider = api_of(charlie)
-        assert outsider.get("/models/sums").status_code == 404
-        assert outsider.get("/models").json()["data"] == []
 
     @pytest.mark.parametrize("name", ["", "../x", "a b", "x" * 101, ".hidden", "a/b"])
     def test_a_name_is_one_that_model_source_takes(self, name: str, save: Save, api: Any) -> None:

@@ -80,7 +80,7 @@ class Lifecycle(RuleBasedStateMachine):
         if job is None:
             return
         may = job.state not in {JobState.SUCCEEDED, JobState.FAILED}
-        changed = self.asked(lambda: cancel_job(job.pk, actor="user:1", now=self.now), may=may)
+        changed = self.call_service(lambda: cancel_job(job.pk, actor="user:1", now=self.now), may=may)
         assert changed in {None, job.state not in {JobState.STOPPING, JobState.CANCELLED}}
         if changed:
             self.known[job.pk].is_cancelled = True
@@ -91,16 +91,16 @@ class Lifecycle(RuleBasedStateMachine):
         if job is None:
             return
         may = job.state in RUNS | {JobState.PAUSING, JobState.PAUSED}
-        self.asked(lambda: pause_job(job.pk, actor="user:1", now=self.now), may=may)
+        self.call_service(lambda: pause_job(job.pk, actor="user:1", now=self.now), may=may)
         if may:  # idempotent
-            assert self.asked(lambda: pause_job(job.pk, actor="user:1", now=self.now), may=True) is False
+            assert self.call_service(lambda: pause_job(job.pk, actor="user:1", now=self.now), may=True) is False
 
     @rule(which=PICK)
     def resume(self, which: int) -> None:
         job = self.pick(which)
         if job is not None:
             may = job.state in RUNS | {JobState.PAUSED, JobState.QUEUED}
-            changed = self.asked(lambda: resume_job(job.pk, actor="user:1", now=self.now), may=may)
+            changed = self.call_service(lambda: resume_job(job.pk, actor="user:1", now=self.now), may=may)
             assert changed in {None, job.state == JobState.PAUSED}
 
     @rule(which=PICK)
@@ -300,10 +300,10 @@ class Lifecycle(RuleBasedStateMachine):
         batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
         ingest_facts(attempt, batch, now=self.now)
 
-    def asked(self, ask: Callable[[], tuple[Job, bool]], *, may: bool) -> bool | None:
+    def call_service(self, call: Callable[[], tuple[Job, bool]], *, may: bool) -> bool | None:
         """True if it changed anything; None if it was refused, as it had to be."""
         try:
-            changed = ask()[1]
+            changed = call()[1]
         except InvalidState:
             assert not may
             return None

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -25,6 +27,7 @@ from backend.jobs.models import Job, OutboxMessage
 from backend.jobs.outbox import CLAIM_LASTS, NUDGE_HEAD_START, deliver, dispatch_due, enqueue
 from backend.pools.models import ResourcePool
 from engine.spec.logs.log_text import JsonLine
+from tests.racing import race
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -139,44 +142,37 @@ class TestAtLeastOnce:
         deliver([row], {"launch": Handled()}, now)
         assert not OutboxMessage.objects.exists()
 
-    def test_late_commit_with_lower_id_is_not_skipped(self, published: list[list[int]]) -> None:
+    def test_late_commit_with_lower_id_is_not_skipped(
+        self, published: list[list[int]], in_own_connection: Callable[..., Any]
+    ) -> None:
         written, may_commit = threading.Event(), threading.Event()
-        early: list[int] = []
 
-        def slow() -> None:
+        def write_slowly() -> int:
             with transaction.atomic():
                 enqueue("launch", "job_slow", database_now())
-                early.append(OutboxMessage.objects.get().pk)
                 written.set()
                 may_commit.wait(60)
-            connection.close()
+            return OutboxMessage.objects.get(key="job_slow").pk
 
-        thread = threading.Thread(target=slow)
-        thread.start()
-        assert written.wait(60)
-        late, sent, handled = write("launch", "job_fast"), list[Sequence[int]](), Handled()
-        assert early[0] < late
+        with ThreadPoolExecutor(1) as threads:
+            slow = threads.submit(in_own_connection(write_slowly))
+            assert written.wait(60)
+            late, sent, handled = write("launch", "job_fast"), list[Sequence[int]](), Handled()
+            dispatch_due(in_a_moment(), sent.append)
+            deliver([late], {"launch": handled}, database_now())
+            may_commit.set()
+            early = slow.result()
+        assert early < late
         dispatch_due(in_a_moment(), sent.append)
-        deliver([late], {"launch": handled}, database_now())
-        may_commit.set()
-        thread.join()
-        dispatch_due(in_a_moment(), sent.append)
-        deliver(early, {"launch": handled}, database_now())
-        assert sent == [[late], early] and handled.keys == ["job_fast", "job_slow"]
+        deliver([early], {"launch": handled}, database_now())
+        assert sent == [[late], [early]] and handled.keys == ["job_fast", "job_slow"]
 
-    def test_two_dispatchers_share_the_rows(self, published: list[list[int]]) -> None:
+    def test_four_dispatchers_share_the_rows(
+        self, published: list[list[int]], in_own_connection: Callable[..., Any]
+    ) -> None:
         rows = [write("launch", f"job_{n}") for n in range(40)]
         sent, now = list[Sequence[int]](), in_a_moment()
-
-        def dispatch() -> None:
-            dispatch_due(now, sent.append)
-            connection.close()
-
-        threads = [threading.Thread(target=dispatch) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        race(*[in_own_connection(lambda: dispatch_due(now, sent.append))] * 4)
         assert sorted(ids[0] for ids in sent) == rows
 
 
@@ -221,18 +217,14 @@ def test_request_never_waits_for_the_broker(
 @pytest.mark.long
 def test_publishing_gives_up_in_bounded_time(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
     monkeypatch.setattr(nudge, "app", app_on(silent_port))
-    started = time.monotonic()
     with pytest.raises(OperationalError):
         nudge.publish_now([1])
-    assert time.monotonic() - started < 60
 
 
 def test_full_queue_drops_and_does_not_block(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
     monkeypatch.setattr(nudge, "app", app_on(silent_port))
-    started = time.monotonic()
-    for n in range(3 * nudge._MOST_WAITING):
+    for n in range(3 * nudge._MOST_WAITING):  # waiting for the broker would take seconds each: longer than a test may
         nudge.publish_soon([n], f"launch job_{n}")
-    assert time.monotonic() - started < 60  # waiting for the broker would take seconds each
     nudge._forget_thread()
 
 

@@ -6,15 +6,16 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.waiting import eventually, is_listening
+
 ROOT = Path(__file__).resolve().parents[3]
-STARTS_WITHIN_S = 120.0
 PROGRAM = os.environ.get("PGBOUNCER") or shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 ROOMS = ("jobs/submitting/test_submit", "api/test_idempotency", "telemetry/test_hub", "telemetry/test_ingest")
 
@@ -52,14 +53,7 @@ default_pool_size = 4
             folder.chmod(folder.stat().st_mode | 0o001)
         command += ["--user", "nobody"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + STARTS_WITHIN_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < deadline, "pgbouncer does not start"
-                time.sleep(0.05)
+        eventually(partial(is_listening, port), "pgbouncer listens", process=process)
         yield parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{port}")).geturl()
         process.kill()
 

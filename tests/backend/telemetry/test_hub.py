@@ -102,11 +102,6 @@ class TestWhoMayWatch:
             watch(alice, origin=origin)
         assert refusal.value.response.status_code == 403
 
-    def test_socket_requires_a_session(self, watch: Any) -> None:
-        with pytest.raises(InvalidStatus) as refusal:
-            watch(None)
-        assert refusal.value.response.status_code == 403
-
     def test_elsewhere_there_is_no_socket(self, watch: Any, alice: User) -> None:
         with pytest.raises(InvalidStatus):
             watch(alice, path="/more")

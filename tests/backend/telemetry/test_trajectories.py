@@ -237,11 +237,6 @@ class TestReading:
     def test_a_bad_query_is_a_problem(self, job: Job, api: Any, query: Any) -> None:
         assert api.get(f"/jobs/{job.pk}/trajectories", **query).status_code == 422
 
-    def test_texts_need_their_own_scope(self, job: Job, api: Any, alice: Any, make_key: Any) -> None:
-        api.key = make_key(alice, scopes=("jobs:read",))
-        assert api.get(f"/jobs/{job.pk}/trajectories").status_code == 403
-        assert api.get(f"/jobs/{job.pk}/distributions").status_code == 200
-
 
 class TestDistributions:
     def test_distribution_is_of_newest_step_and_latest_attempt(self, job: Job, writer: Writer) -> None:

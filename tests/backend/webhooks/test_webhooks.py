@@ -348,17 +348,6 @@ class TestApi:
         WebhookEndpoint.objects.update(disabled_at=NOW)
         assert api_all.post(f"/webhooks/{endpoint.pk}/test").json()["code"] == "webhook_disabled"
 
-    def test_another_teams_webhook_does_not_exist(
-        self, api_all: Any, listen: Any, other_team: Team, make_job: Any
-    ) -> None:
-        theirs = listen("https://example.org", to=other_team)
-        again = "/deliveries/whd_00000000000000000000/redeliver"
-        for method, path in [("GET", ""), ("DELETE", ""), ("GET", "/deliveries"), ("POST", "/rotate-secret"),
-                             ("POST", "/test"), ("POST", again)]:  # fmt: skip
-            assert api_all.request(method, f"/webhooks/{theirs.pk}{path}").status_code == 404, (method, path)
-        assert WebhookEndpoint.objects.filter(pk=theirs.pk).exists()
-        assert api_all.get("/webhooks").json()["data"] == []
-
     @pytest.mark.parametrize(
         "url",
         ["http://example.org/", "ftp://example.org/", "https://user:pw@example.org/", "https://127.0.0.1/",

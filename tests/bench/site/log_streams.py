@@ -61,8 +61,7 @@ async def measure(site: Site, arguments: argparse.Namespace) -> dict[str, Any]:
     during = of_process(site.process.pid)
     writer = threading.Thread(target=write, args=(site.job, arguments.rate, arguments.seconds, written))
     writer.start()
-    while writer.is_alive():
-        await asyncio.sleep(0.2)
+    await asyncio.to_thread(writer.join)
     num_lines, deadline = len(written), time.monotonic() + SETTLES_WITHIN_S
     while any(len(each.heard) < num_lines for each in listeners) and time.monotonic() < deadline:
         await asyncio.sleep(0.2)

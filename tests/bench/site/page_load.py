@@ -21,10 +21,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.bench.site.curves import stored, values_at
 from tests.bench.site.ingest import machine
 from tests.bench.site.picture_pages import FLAGS, seeded, sign_in
+from tests.waiting import eventually
 
 STEPS_AT_ONCE: Final = 500
 ROWS_AT_ONCE: Final = 2_000
-PATIENCE_MS: Final = 30_000
 NOTE_WHEN_READY: Final = """
 (function look() {
   const isDrawn = document.querySelector("[data-chart=reward] .main-svg");
@@ -71,11 +71,13 @@ def loads(browser: Browser, local: dict[str, str], path: str, times: int) -> lis
 
 def _load(page: Page, address: str) -> dict[str, float]:
     page.goto(address)
-    waited = 0
-    while (ready := page.evaluate("window.readyMs ?? null")) is None:
-        page.wait_for_timeout(50)
-        waited += 50
-        assert waited < PATIENCE_MS, "the page never became ready"
+    ready = eventually(
+        lambda: page.evaluate("window.readyMs ?? null"),
+        "the page is ready",
+        until=lambda ready_ms: ready_ms is not None,
+        every_s=0.05,
+        pause=lambda seconds: page.wait_for_timeout(1_000 * seconds),
+    )
     return {"ready_s": ready / 1_000, **page.evaluate(BYTES)}
 
 
@@ -96,10 +98,10 @@ def main() -> None:
             job, num_points=options.points, num_trajectories=options.trajectories, rng=random.Random(11)
         )  # fmt: skip
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        found = {tab: loads(browser, local, f"/jobs/{job.pk}/{tab}", options.loads) for tab in ("", "metrics/")}
+        loads_by_tab = {tab: loads(browser, local, f"/jobs/{job.pk}/{tab}", options.loads) for tab in ("", "metrics/")}
         browser.close()
     print(f"{machine()}; {last} steps, {options.points} points, {options.trajectories} trajectories")
-    for tab, each in found.items():
+    for tab, each in loads_by_tab.items():
         later = sorted(one["ready_s"] for one in each[1:])
         bytes_of = {
             name: [round(one[name] / 1_000, 1) for one in (each[0], each[-1])] for name in ("document", "data", "files")

@@ -16,8 +16,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +31,6 @@ PATHS = {
     "jobs": "/jobs/", "new": "/jobs/new", "queue": "/queue/", "usage": "/usage/", "usage-by-job": "/usage/?by=job",
     "keys": "/keys/", "members": "/members/", "webhooks": "/webhooks/", "audit": "/audit/?check=1", "help": "/help/",
 }  # fmt: skip
-STARTS_WITHIN_S = 60.0
 
 
 @contextmanager
@@ -45,6 +42,7 @@ def seeded() -> Iterator[dict[str, str]]:
     from django.core.management import call_command
 
     from tests.frontend import seed
+    from tests.waiting import eventually
 
     call_command("migrate", verbosity=0)
     seed.fill()
@@ -55,22 +53,17 @@ def seeded() -> Iterator[dict[str, str]]:
     environment = os.environ | {"LAMINAR_PUBLIC_URL": url, "LAMINAR_ALLOWED_HOSTS": "127.0.0.1"}
     with subprocess.Popen([*command, "--log-level", "warning"], cwd=ROOT, env=environment) as server:
         try:
-            wait_for(f"{url}/help/")
+            eventually(
+                lambda: urllib.request.urlopen(f"{url}/help/", timeout=2).close(),
+                "the server answers",
+                until=lambda _: True,
+                ignoring=(OSError,),
+                every_s=0.2,
+                process=server,
+            )
             yield {"url": url, "user": "ada@example.org", "password": seed.PASSWORD}
         finally:
             server.terminate()
-
-
-def wait_for(address: str) -> None:
-    deadline = time.monotonic() + STARTS_WITHIN_S
-    while True:
-        try:
-            with urllib.request.urlopen(address, timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 def sign_in(page: Page, local: dict[str, str]) -> None:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,8 +27,8 @@ from infra.local.home import PROJECT, Home
 from infra.local.ports import PORT_NAMES, free_port
 from infra.local.services.postgres import Postgres
 from infra.local.services.site import Service, Site
+from tests.waiting import eventually
 
-STARTS_WITHIN_S = 90.0
 NUM_WEB, NUM_WORKERS = 2, 2
 VICTIMS = ("web process", "web process", "worker process", "worker", "worker", "valkey", "beat")
 """A web process, a process of a worker, a whole worker, Valkey, the beat: some more often than others."""
@@ -92,13 +91,14 @@ class RaceSite:
             )
 
     def wait_for_web(self) -> None:
-        deadline = time.monotonic() + STARTS_WITHIN_S
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200:
-                    return
-            assert time.monotonic() < deadline, f"web did not start\n{self.tail('web')}"
-            time.sleep(0.2)
+        eventually(
+            lambda: httpx.get(f"{self.url}/healthz", timeout=5).status_code,
+            "web answers",
+            until=lambda status: status == 200,
+            ignoring=(httpx.HTTPError,),
+            every_s=0.2,
+            log=lambda: self.tail("web"),
+        )
 
     def tail(self, name: str) -> str:
         return (self.home.logs / f"{name}.log").read_text(errors="replace")[-2_000:]
@@ -210,7 +210,9 @@ def _manage(race: RaceSite, *words: str) -> str:
 
 
 def _wait_until_healthy(site: Site) -> None:
-    deadline = time.monotonic() + STARTS_WITHIN_S
-    while not (site.postgres.is_healthy() and site.valkey.is_healthy()):
-        assert time.monotonic() < deadline, "Postgres or Valkey did not start"
-        time.sleep(0.1)
+    eventually(
+        lambda: (site.postgres.is_healthy(), site.valkey.is_healthy()),
+        "Postgres and Valkey are healthy",
+        until=all,
+        every_s=0.1,
+    )

@@ -6,7 +6,6 @@ Run a bench that uses it under `python -m infra.local.testing --`, which brings 
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from typing import Any
 import httpx
 
 from infra.local.ports import free_port
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
-STARTS_WITHIN_S = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +40,14 @@ def served(
     """A server as a process, from when it answers until the block ends."""
     with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=sys.stderr, stderr=sys.stderr) as process:
         try:
-            deadline = time.monotonic() + STARTS_WITHIN_S
-            while True:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{command[:3]} did not come up")
-                try:
-                    if httpx.get(url, timeout=2).status_code < 500:
-                        break
-                except httpx.HTTPError:
-                    time.sleep(0.1)
+            eventually(
+                lambda: httpx.get(url, timeout=2).status_code,
+                f"{command[:3]} answers",
+                until=lambda status: status < 500,
+                ignoring=(httpx.HTTPError,),
+                every_s=0.1,
+                process=process,
+            )
             yield process
         finally:
             process.terminate()

@@ -5,7 +5,6 @@ import itertools
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +12,7 @@ import pytest
 
 from engine.environments.sandbox.outcome import Limits, Refused
 from engine.environments.sandbox.run import run_python
+from tests.waiting import eventually
 
 Bound = Literal["group", "alone"]
 """What bounds the memory: a control group, or the sandbox being a single process."""
@@ -55,24 +55,20 @@ def marked(**limits: float) -> Limits:
     return Limits(disk_bytes=(16 << 20) + next(_NEXT) % (1 << 20) * 4, **limits)  # type: ignore[arg-type]
 
 
-def all_have_ended(limits: Limits, *, within_s: float = 10.0) -> bool:
-    """Waits, as the kernel takes some time to remove killed processes."""
-    deadline = time.monotonic() + within_s
-    while still_running(limits):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+def wait_for_the_end_of(limits: Limits) -> None:
+    """The kernel takes some time to remove killed processes."""
+    what = "every process of the sandbox has ended"
+    eventually(lambda: still_running(limits), what, until=lambda commands: not commands)
 
 
 def still_running(limits: Limits) -> list[str]:
     mark = str(limits.disk_bytes).encode()
-    found = []
+    commands = []
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
         except OSError:  # it ended meanwhile
             continue
         if mark in command:
-            found.append(command.replace(b"\0", b" ").decode(errors="replace"))
-    return found
+            commands.append(command.replace(b"\0", b" ").decode(errors="replace"))
+    return commands

@@ -24,11 +24,11 @@ from engine.environments.sandbox.run import run_python
 from tests.engine.environments.sandboxed import (
     CORPUS,
     Bound,
-    all_have_ended,
     marked,
     outcome_of,
     sandbox,
     still_running,
+    wait_for_the_end_of,
 )
 
 __all__ = ["sandbox"]
@@ -64,7 +64,7 @@ def test_attack_ends_as_expected_outcome_without_leftovers(
     assert "ESCAPED" not in outcome.output.stdout and "swordfish" not in outcome.output.stdout
     if isinstance(outcome, Finished):
         assert outcome.exit_code == 0 and "blocked" in outcome.output.stdout, outcome
-    assert all_have_ended(limits)
+    wait_for_the_end_of(limits)
 
 
 @pytest.mark.sandbox
@@ -138,7 +138,7 @@ def test_the_engines_death_ends_its_sandboxes() -> None:
     assert len(still_running(limits)) >= 2
     engine.kill()
     engine.communicate()
-    assert all_have_ended(limits, within_s=60)
+    wait_for_the_end_of(limits)
 
 
 def test_missing_files_of_a_package_record_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from engine.environments.sandbox.memory_group import parent_of_groups
 from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory, Refused, TimedOut
 from engine.environments.sandbox.run import run_python
 from engine.environments.sandbox.worker import WorkerPool
-from tests.engine.environments.sandboxed import CORPUS, all_have_ended, marked, outcome_of, sandbox
+from tests.engine.environments.sandboxed import CORPUS, marked, outcome_of, sandbox, wait_for_the_end_of
 
 __all__ = ["sandbox"]
 # The other attacks are about Linux's own memory and namespaces: inside, both are gVisor's, bounded by its memory.
@@ -41,7 +41,7 @@ def test_attack_in_gvisor_ends_as_expected_without_leftovers(attack: Path) -> No
     assert type(outcome).__name__ == expected, outcome
     assert not isinstance(outcome, Refused) and "ESCAPED" not in outcome.output.stdout
     assert not isinstance(outcome, Finished) or "blocked" in outcome.output.stdout
-    assert all_have_ended(limits)
+    wait_for_the_end_of(limits)
 
 
 @pytest.mark.usefixtures("gvisor")

@@ -75,18 +75,18 @@ def test_a_sandbox_of_root_is_a_user_of_its_own() -> None:
         running.pump(lambda: running.has_printed, Deadline(60))  # noqa: B023 - called at once
         users.append(users_of(str(limits.disk_bytes)))
         running.end()
-    assert all(0 not in found and len(found) == 1 for found in users) and users[0] != users[1]
+    assert all(0 not in uids and len(uids) == 1 for uids in users) and users[0] != users[1]
 
 
 def users_of(mark: str) -> set[int]:
     """The users of processes that run sandboxed code; an outer bubblewrap, which binds a closed Python, is root's."""
-    found = set()
+    uids = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):  # processes may end in between
             command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if mark in "".join(command) and command[0] == "/python/bin/python3":
-                found |= {int(user) for user in (entry / "status").read_text().split("Uid:")[1].split("\n")[0].split()}
-    return found
+                uids |= {int(user) for user in (entry / "status").read_text().split("Uid:")[1].split("\n")[0].split()}
+    return uids
 
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["any Python", "a Python under a closed home"])

@@ -12,7 +12,7 @@ from engine.environments.port import GraderError
 from engine.environments.sandbox.excuses import Excuse, excusing
 from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory, TimedOut
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
-from tests.engine.environments.sandboxed import all_have_ended, marked, sandbox
+from tests.engine.environments.sandboxed import marked, sandbox, wait_for_the_end_of
 
 __all__ = ["sandbox"]
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("sandbox")]
@@ -67,7 +67,7 @@ def test_hanging_call_times_out_and_next_gets_fresh_process() -> None:
     workers = pool("def f(hangs):\n    while hangs: pass\n    return 'fine'", limits=limits)
     assert workers.call("f", False, deadline_s=20) == "fine"
     assert isinstance(failure(workers, "f", True, deadline_s=0.3).outcome, TimedOut)
-    assert all_have_ended(limits)
+    wait_for_the_end_of(limits)
     assert workers.call("f", False, deadline_s=20) == "fine"
 
 

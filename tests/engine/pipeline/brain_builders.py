@@ -82,7 +82,7 @@ def answers(
     )
 
 
-def said(key: GroupKey, sample: int, *, num_tokens: int, version: int = 0) -> SampleProgress:
+def sample_progress(key: GroupKey, sample: int, *, num_tokens: int, version: int = 0) -> SampleProgress:
     """The progress of an unfinished sample."""
     run = VersionRun(weights=WeightsId(0, version), num_tokens=num_tokens)
     return SampleProgress(key=SampleKey(group=key, sample=sample), num_tokens=num_tokens, runs=(run,))

@@ -6,7 +6,7 @@ import pytest
 
 from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.plan import Plan
-from engine.spec.job import EnvironmentSpec, EvaluationSpec, JobSpec
+from engine.spec.job import EnvironmentSpec, EvaluationSpec, JobSpec, TrainingSpec
 from tests.engine.pipeline.brain_builders import PLAN, DataWithDisk, granted, of
 
 HOUR_S = 3_600.0
@@ -35,3 +35,8 @@ def test_dapo_filters_groups_unless_only_a_teacher_is_used() -> None:
 def test_plan_asks_as_many_held_out_answers_as_the_spec() -> None:
     plan = Plan.from_spec(JobSpec(name="x", evaluation=EvaluationSpec(samples=4, pass_mark=0.5)))
     assert (plan.evaluation_samples, plan.pass_mark) == (4, 0.5)
+
+
+def test_evaluation_plan_evaluates_any_start_step() -> None:
+    plan = Plan.from_spec(JobSpec(name="e", training=TrainingSpec(steps=0)))
+    assert plan.only_evaluates and plan.evaluates(50) and plan.publishes(50)

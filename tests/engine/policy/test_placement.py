@@ -23,11 +23,11 @@ def needs(num_ranks: int, replicas: int, *, each: float = 1.0, workers: int = 1)
     return JobNeeds(num_ranks=num_ranks, rank=rank, replica=replica, fewest_replicas=replicas, num_environments=workers)
 
 
-def used_of(places: Places, asked: JobNeeds, host: str) -> tuple[float, float]:
+def used_of(places: Places, demand: JobNeeds, host: str) -> tuple[float, float]:
     """CPUs and GPUs."""
-    parts = [asked.rank] * places.ranks.count(host) + [asked.replica] * places.replicas.count(host)
-    parts += [asked.relay] * places.relays.count(host)
-    parts += [asked.service] * (places.environments.count(host) + NUM_SERVICES * (places.services == host))
+    parts = [demand.rank] * places.ranks.count(host) + [demand.replica] * places.replicas.count(host)
+    parts += [demand.relay] * places.relays.count(host)
+    parts += [demand.service] * (places.environments.count(host) + NUM_SERVICES * (places.services == host))
     return round(sum(part.cpus for part in parts), PRECISION), sum(part.gpus for part in parts)
 
 
@@ -53,21 +53,21 @@ def test_placement_fits_hosts_and_gives_replicas_a_local_relay(
     gpus: list[int], num_ranks: int, fewest: int, more: int, each: float, cpus: float, workers: int
 ) -> None:
     hosts = [host(number, float(count), cpus) for number, count in enumerate(gpus)]
-    asked = needs(num_ranks, fewest, each=each, workers=workers)
+    demand = needs(num_ranks, fewest, each=each, workers=workers)
     try:
-        places = plan_places(hosts, asked, num_replicas=fewest + more)
+        places = plan_places(hosts, demand, num_replicas=fewest + more)
     except NoRoom as refusal:
         assert all(each.name in str(refusal) for each in hosts)
         assert sum(gpus) < num_ranks + fewest * each or each > 1 or cpus < 16, "there was room"
         return
     for each_host in hosts:
-        used_cpus, used_gpus = used_of(places, asked, each_host.id)
+        used_cpus, used_gpus = used_of(places, demand, each_host.id)
         assert used_cpus <= each_host.cpus and used_gpus <= each_host.gpus
     assert len(places.ranks) == num_ranks and fewest <= len(places.replicas) <= fewest + more
     assert set(places.relays) == set(places.replicas) and len(set(places.relays)) == len(places.relays)
     assert all(places.relays[places.relay_of(at)] == on for at, on in enumerate(places.replicas))
     assert len(places.environments) == workers - 1
-    assert len(set(places.ranks)) == fewest_hosts(hosts, num_ranks, asked.rank)
+    assert len(set(places.ranks)) == fewest_hosts(hosts, num_ranks, demand.rank)
     if places.ranks[0] in places.relays:
         assert places.relays[0] == places.ranks[0], "the relay that leads shares the trainer's host"
 
@@ -91,23 +91,23 @@ def test_trainer_leaves_large_hosts_to_replicas_that_need_them() -> None:
 )
 def test_even_ranks_are_as_many_a_host_as_empty_hosts_hold(gpus: list[tuple[int, int]], num_ranks: int) -> None:
     hosts = [host(number, float(count), used=float(used)) for number, (count, used) in enumerate(gpus)]
-    asked = replace(needs(num_ranks, 1, each=0.0), even_ranks=True)
+    demand = replace(needs(num_ranks, 1, each=0.0), even_ranks=True)
     try:
-        places = plan_places(hosts, asked, num_replicas=1)
+        places = plan_places(hosts, demand, num_replicas=1)
     except NoRoom:
         return
     [each] = set(Counter(places.ranks).values())
-    empty = plan_places([host(number, float(count)) for number, (count, _) in enumerate(gpus)], asked, num_replicas=1)
+    empty = plan_places([host(number, float(count)) for number, (count, _) in enumerate(gpus)], demand, num_replicas=1)
     assert set(Counter(empty.ranks).values()) == {each}
     assert all(places.ranks.count(name) == each for name in places.ranks[::each]), "ranks of a host follow each other"
 
 
 def test_even_ranks_wait_for_whole_hosts_rather_than_spread() -> None:
-    asked = replace(needs(8, 1, each=0.0), even_ranks=True)
+    demand = replace(needs(8, 1, each=0.0), even_ranks=True)
     half_used = [host(number, 8.0, used=4.0) for number in range(4)]
     with pytest.raises(NoRoom, match=r"8 trainer ranks .*\(as many on every host\).* would fit if all"):
-        plan_places(half_used, asked, num_replicas=1)
-    places = plan_places([*half_used, host(4, 8.0)], asked, num_replicas=1)
+        plan_places(half_used, demand, num_replicas=1)
+    places = plan_places([*half_used, host(4, 8.0)], demand, num_replicas=1)
     assert places.ranks == ("id4",) * 8
 
 
@@ -125,11 +125,11 @@ def test_on_one_host_there_is_one_relay() -> None:
 
 
 def test_optional_replicas_wait_and_fill_hosts_with_relays_first() -> None:
-    asked, first = needs(1, 2), [host(0, 4.0)]
-    places = plan_places(first, asked, num_replicas=9)
+    demand, first = needs(1, 2), [host(0, 4.0)]
+    places = plan_places(first, demand, num_replicas=9)
     assert places.replicas == ("id0",) * 3, "the others have no place yet"
     rooms = Rooms([host(0, 4.0, used=2.0), host(1, 8.0)])
-    assert place_replicas(rooms, asked, 6, relays=["id0"]) == ["id0"] * 2 + ["id1"] * 4
+    assert place_replicas(rooms, demand, 6, relays=["id0"]) == ["id0"] * 2 + ["id1"] * 4
 
 
 def test_refusal_lists_hosts_and_whether_an_empty_cluster_fits() -> None:
@@ -153,8 +153,8 @@ def test_a_refusal_of_a_thousand_hosts_can_be_read() -> None:
 
 def test_an_evaluation_holds_no_device_for_a_trainer() -> None:
     spec = JobSpec.model_validate({"name": "x", "training": {"steps": 0}, "resources": {"trainer_devices": 4}})
-    asked = JobNeeds.of_spec(spec, has_gpus=True)
-    assert asked.num_ranks == 1 and asked.rank == asked.service and asked.replica.gpus == 1
+    demand = JobNeeds.of_spec(spec, has_gpus=True)
+    assert demand.num_ranks == 1 and demand.rank == demand.service and demand.replica.gpus == 1
 
 
 SPEC = JobSpec.model_validate({"name": "x", "environment": {"name": "reasoning_gym", "workers": 5}})
@@ -163,10 +163,10 @@ SPEC = JobSpec.model_validate({"name": "x", "environment": {"name": "reasoning_g
 def test_untrusted_workers_are_placed_on_hosts_with_a_sandbox() -> None:
     hosts = [host(0, 8.0, cpus=64.0), host(1, 8.0, cpus=4.0), host(2, 1.0, cpus=64.0)]
     without = [replace(each, has_sandbox=each.id == "id1") for each in hosts]
-    asked = JobNeeds.of_spec(SPEC, has_gpus=True)
-    places = plan_places(without, asked, num_replicas=2)
+    demand = JobNeeds.of_spec(SPEC, has_gpus=True)
+    places = plan_places(without, demand, num_replicas=2)
     assert {places.services, *places.environments} == {"id1"} and len(places.environments) == 4
-    elsewhere = plan_places(hosts, asked, num_replicas=2)
+    elsewhere = plan_places(hosts, demand, num_replicas=2)
     assert "id1" not in {elsewhere.services, *elsewhere.environments}
 
 

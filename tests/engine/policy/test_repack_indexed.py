@@ -67,8 +67,8 @@ views = st.builds(
 def test_indexed_plan_equals_the_plan_over_all_pairs(
     replicas: list[ReplicaView], kv_ceiling: float, max_batch: int, by: RepackBy
 ) -> None:
-    asked = {"newest": NEWEST, "kv_ceiling": kv_ceiling, "max_batch": max_batch, "by": by}
-    assert plan_repack(replicas, **asked) == by_pairs(replicas, **asked)  # type: ignore[arg-type]
+    limits = {"newest": NEWEST, "kv_ceiling": kv_ceiling, "max_batch": max_batch, "by": by}
+    assert plan_repack(replicas, **limits) == by_pairs(replicas, **limits)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("num", [100, 1_000, 10_000])

@@ -132,10 +132,10 @@ def test_age_cap_overwrites_old_weights_or_when_no_slot_is_free() -> None:
 
 
 def test_an_age_cap_is_of_versions_side_by_side() -> None:
-    asked = ScheduleSpec(name="laminar", age_cap=2)
-    assert schedule_for(asked, weight_slots=2).mixes_versions and not PRESETS["laminar"].mixes_versions
-    assert schedule_for(asked, weight_slots=2).keeps_version
-    assert schedule_for(asked, weight_slots=1).age_cap is None
+    spec = ScheduleSpec(name="laminar", age_cap=2)
+    assert schedule_for(spec, weight_slots=2).mixes_versions and not PRESETS["laminar"].mixes_versions
+    assert schedule_for(spec, weight_slots=2).keeps_version
+    assert schedule_for(spec, weight_slots=1).age_cap is None
     for rollout in ({"weight_slots": 1}, {"engine": "vllm"}):
         with pytest.raises(ValidationError, match=r"schedule.age_cap has no effect in this job\. Only with"):
             JobSpec.model_validate({"name": "cap", "schedule": {"age_cap": 2}, "rollout": rollout})
@@ -180,7 +180,7 @@ def test_vllm_rejects_several_versions_without_adapters(lora_rank: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "kv_tokens"),
+    ("spec", "kv_tokens"),
     [
         ({}, 500),
         ({"weight_slots": 4}, 250),
@@ -188,8 +188,8 @@ def test_vllm_rejects_several_versions_without_adapters(lora_rank: int) -> None:
         ({"engine": "vllm", "lora_rank": 8, "weight_slots": 4}, 1_000),
     ],
 )
-def test_adapters_share_a_cache_and_engines_divide_it(asked: dict[str, Any], kv_tokens: int) -> None:
-    assert kv_tokens_of_a_slot(_slots(**asked, kv_tokens=1_000)) == kv_tokens
+def test_adapters_share_a_cache_and_engines_divide_it(spec: dict[str, Any], kv_tokens: int) -> None:
+    assert kv_tokens_of_a_slot(_slots(**spec, kv_tokens=1_000)) == kv_tokens
 
 
 def test_only_laminar_holds_several_versions() -> None:

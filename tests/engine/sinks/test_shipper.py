@@ -3,7 +3,6 @@
 import json
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +17,7 @@ from engine.sinks.spool import Spool
 from engine.spec.control import ControlRequest, FactBatch, Heartbeat
 from engine.spec.fact_segments import first_seqs, segment_name
 from engine.spec.facts import StepTrained, TrajectoriesSampled, TrajectorySample
+from tests.waiting import GIVES_UP_AFTER_S, eventually
 
 Answer = tuple[int, dict[str, Any]]
 
@@ -106,25 +106,17 @@ def step(number: int) -> StepTrained:
     return StepTrained(step=number, metrics={"reward/mean": 0.5})
 
 
-def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
-
-
 def what_ended(sink: HttpSink) -> Exception:
-    seen: list[Exception] = []
-
-    def came() -> bool:
+    def error() -> Exception | None:
         try:
             sink.requests()
         except (StaleFence, Refused) as error:
-            seen.append(error)
-        return bool(seen)
+            return error
+        return None
 
-    until(came)
-    return seen[0]
+    ended_by = eventually(error, "the sink reports why it ended")
+    assert ended_by is not None
+    return ended_by
 
 
 def test_facts_arrive_in_order_with_the_token_and_the_fence(control: FakeControlPlane, sink: HttpSink) -> None:
@@ -161,7 +153,7 @@ def test_after_a_gap_it_sends_again_from_there(control: FakeControlPlane, sink: 
     sink.start(step=lambda: 0)
     for number in range(1, 6):
         sink.record(step(number))
-    until(lambda: len(control.facts) == 5)
+    eventually(lambda: len(control.facts), "five facts are stored", until=lambda number: number == 5)
     del control.facts[2:]  # a database restored from a backup
     sink.record(step(6))
     assert sink.close(timeout_s=60)
@@ -196,9 +188,7 @@ def test_a_stale_fence_ends_shipping_and_tells_the_driver(control: FakeControlPl
     sink.record(step(1))
     sink.start(step=lambda: 0)
     assert isinstance(what_ended(sink), StaleFence)
-    before = time.monotonic()
-    sink.close(timeout_s=60)
-    assert time.monotonic() - before < 30, "a fenced driver does not wait for delivery"
+    sink.close(timeout_s=3_600)  # longer than a test may last: a fenced driver does not wait for delivery
 
 
 @pytest.mark.parametrize("status", [413, 422])
@@ -233,10 +223,12 @@ def test_stored_facts_are_discarded_and_a_restored_database_fed(control: FakeCon
     sink.start(step=lambda: 0)
     for number in range(1, 101):
         sink.record(step(number))
-    until(lambda: first_seqs(tmp_path / "facts")[0] > 80)
+    eventually(
+        lambda: first_seqs(tmp_path / "facts")[0], "the first 80 facts are discarded", until=lambda first: first > 80
+    )
     del control.facts[95:]
     sink.record(step(101))
-    until(lambda: len(control.facts) == 101)
+    eventually(lambda: len(control.facts), "101 facts are stored", until=lambda number: number == 101)
     del control.facts[10:]
     sink.record(step(102))
     error = what_ended(sink)
@@ -247,7 +239,7 @@ def test_stored_facts_are_discarded_and_a_restored_database_fed(control: FakeCon
 def test_request_repeated_by_heartbeats_is_passed_on_once(control: FakeControlPlane, sink: HttpSink) -> None:
     control.requests = [{"id": "r1", "kind": "cancel"}]
     sink.start(step=lambda: 0)
-    until(lambda: len(control.beats) >= 3)
+    eventually(lambda: len(control.beats), "three heartbeats arrive", until=lambda number: number >= 3)
     assert sink.requests() == [ControlRequest(id="r1", kind="cancel")]
     assert sink.requests() == []
 
@@ -265,16 +257,16 @@ def test_large_facts_travel_in_several_batches(control: FakeControlPlane, sink: 
     assert len(control.batches) >= 3
 
 
-@pytest.mark.long
 def test_recording_does_not_wait_for_the_network(control: FakeControlPlane, sink: HttpSink) -> None:
-    control.server.shutdown()
+    may_answer = threading.Event()
+    control.trouble = lambda path: None if may_answer.wait(GIVES_UP_AFTER_S) else (500, problem(500, "late"))
     sink.start(step=lambda: 0)
-    before = time.monotonic()
     for number in range(1, 21):
         sink.record(step(number))
-    assert time.monotonic() - before < 15  # waiting for the network would take twenty responses
-    assert not sink.close(timeout_s=0.1)
-    control.server.server_close()  # releases a call that still waits for a response
+    assert control.facts == [], "no response has come yet"
+    may_answer.set()
+    assert sink.close(timeout_s=60)
+    assert control.facts == [*range(1, 21)]
 
 
 def test_the_wait_between_tries_grows_to_a_bound_with_jitter() -> None:

@@ -64,7 +64,7 @@ def test_first_five_minutes(newcomer: Shell, server: Server, world: World, key: 
     evaluated(job, version=0, reward=0.25, at=datetime.now(UTC))
     for step in range(1, STEPS + 1):
         trained(world, job, step)
-        eventually(partial(has_done, laminar, job_id, step))
+        eventually(partial(has_done, laminar, job_id, step), f"step {step} is shown")
     checkpoint = checkpoint_of(job, step=STEPS)
     ended(job, JobState.SUCCEEDED, at=datetime.now(UTC) + timedelta(seconds=2), message="All steps are done.")
     told, complaints = watching.communicate(timeout=30)

@@ -110,8 +110,8 @@ def test_a_submitting_example_runs_as_it_stands(
         [program, str(EXAMPLES / name)], env=environment(server, key, tmp_path, LAMINAR_LOOK_EVERY="0.2"),
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    eventually(lambda: Job.objects.exists() or run.poll() is not None)
     try:
+        eventually(Job.objects.exists, "the example submits a job", process=run)
         job = Job.objects.get()
         learn(world, job)
         told, complaints = run.communicate(timeout=60)

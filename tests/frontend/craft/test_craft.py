@@ -17,7 +17,7 @@ from backend.pages.job.panels.charts import CHARTS
 from backend.webhooks.models import WebhookEndpoint
 from tests.frontend import seed
 from tests.frontend.job.driver_facts import saved
-from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit, eventually, see_everything
+from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit, expect_value, see_everything
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -66,7 +66,7 @@ def test_nothing_moves_while_a_run_begins_goes_on_and_ends(visit: Visit, width: 
     found = moved(page)
     assert sum(each["value"] for each in found) <= MOST_MOVED, "\n".join(map(str, found))
     page.evaluate("document.querySelector('main').style.paddingTop = '40vh'")
-    eventually(page, f"moves.length > {len(found)}")  # the measurement works
+    expect_value(page, f"moves.length > {len(found)}")  # the measurement works
 
 
 @pytest.mark.long
@@ -101,7 +101,7 @@ def test_a_second_look_asks_for_hardly_any_file_again(visit: Visit) -> None:
     for path in (f"/jobs/{job.pk}/", "/jobs/", f"/jobs/{job.pk}/"):
         page = visitor.open(path)
         page.wait_for_load_state("load")
-    eventually(page, "document.querySelector('[data-chart=reward] .main-svg') !== null")
+    expect_value(page, "document.querySelector('[data-chart=reward] .main-svg') !== null")
     files = "performance.getEntriesByType('resource').filter(({ name }) => name.includes('/static/'))"
     assert page.evaluate(f"{files}.length") > 20
     assert page.evaluate(f"{files}.reduce((sum, {{ transferSize }}) => sum + transferSize, 0)") <= 30_000
@@ -114,7 +114,7 @@ def test_every_chart_is_read_as_a_table_by_keys_alone(visit: Visit) -> None:
     job = seed.running(world, steps_done=12)
     page = visit(world.owner).open(f"/jobs/{job.pk}/metrics/")
     see_everything(page)
-    eventually(page, "[...document.querySelectorAll('[data-plot]')].every((plot) => plot.data?.length > 0)")
+    expect_value(page, "[...document.querySelectorAll('[data-plot]')].every((plot) => plot.data?.length > 0)")
     for chart in CHARTS:
         panel = page.locator(f"[data-chart={chart.slug}]")
         wanted = sum(panel.locator("[data-plot]").evaluate("(plot) => plot.data.map(({ x }) => x.length)"))

@@ -16,7 +16,7 @@ from backend.telemetry.series.points import NewPoint, store_points
 from tests.frontend import seed
 from tests.frontend.conftest import Visitor
 from tests.frontend.curves.pointing import drawn, place_of
-from tests.frontend.test_browser import eventually, width_of
+from tests.frontend.test_browser import expect_value, width_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 Visit = Callable[..., Visitor]
@@ -72,7 +72,7 @@ def long_job(world: seed.World) -> Job:
 
 def opened(visitor: Visitor, job: Job, query: str = "") -> Page:
     page = visitor.open(f"/jobs/{job.pk}/metrics/{query}")
-    eventually(page, DRAWN)
+    expect_value(page, DRAWN)
     expect(page.locator("[data-connection-words]")).to_have_text("live")
     return page
 
@@ -105,11 +105,11 @@ def test_only_charts_with_news_are_drawn_again(visit: Visit, world: seed.World) 
     visitor = visit(world.owner)
     page = opened(visitor, job)
     page.locator(".charts").first.scroll_into_view_if_needed()
-    eventually(page, "[...document.querySelectorAll('[data-plot]')].filter((each) => each.data).length >= 8")
+    expect_value(page, "[...document.querySelectorAll('[data-plot]')].filter((each) => each.data).length >= 8")
     settle(page)
     page.evaluate(COUNT_DRAWINGS)
     measured(job, range(32, 33), train__loss=lambda step: 0.5)
-    eventually(page, "document.querySelector(`[data-chart='loss'] [data-plot]`).data[0].x.at(-1) === 32")
+    expect_value(page, "document.querySelector(`[data-chart='loss'] [data-plot]`).data[0].x.at(-1) === 32")
     assert set(page.evaluate("drawings")) == {"loss"}
     assert not visitor.complaints
 
@@ -120,7 +120,7 @@ def test_crosshair_reads_all_charts_without_redrawing(visit: Visit, world: seed.
     visitor = visit(world.owner)
     page = opened(visitor, job)
     page.locator(".charts").first.scroll_into_view_if_needed()
-    eventually(page, "[...document.querySelectorAll('[data-plot]')].filter((each) => each.data).length >= 8")
+    expect_value(page, "[...document.querySelectorAll('[data-plot]')].filter((each) => each.data).length >= 8")
     settle(page)
     page.evaluate(COUNT_DRAWINGS)
     page.mouse.move(*place_of(page, "loss", 17))
@@ -161,14 +161,14 @@ def test_axis_smoothing_and_scale_stand_in_the_address(visit: Visit, world: seed
     page.get_by_label("log scale").check()
     assert page.url.endswith("?kept=1&axis=tokens&smooth=0&scale=log")
     page.reload()
-    eventually(page, DRAWN)
+    expect_value(page, DRAWN)
     last = "document.querySelector(`[data-chart='reward'] [data-plot]`).data.find((each) => each.name === 'training').x"
-    eventually(page, f"Math.round({last}.at(-1)) > 190_000")  # 100 tokens per step, 2,000 steps
+    expect_value(page, f"Math.round({last}.at(-1)) > 190_000")  # 100 tokens per step, 2,000 steps
     assert page.get_by_label("log scale").is_checked() and page.get_by_label("x axis").input_value() == "tokens"
     assert "training, smoothed" not in drawn(page, "reward")
     assert page.evaluate("document.querySelector(`[data-chart='reward'] [data-plot]`)._fullLayout.yaxis.type") == "log"
     page.get_by_label("x axis").select_option("time")
-    eventually(page, f"Math.abs({last}.at(-1) - 2 * 1998) < 20")  # seconds since the first known time
+    expect_value(page, f"Math.abs({last}.at(-1) - 2 * 1998) < 20")  # seconds since the first known time
     assert not visitor.complaints
 
 
@@ -182,7 +182,7 @@ def test_a_drag_shows_those_steps_point_by_point_on_every_chart(visit: Visit, wo
     page.mouse.move(x1, y, steps=4)
     page.mouse.up()
     expect(page.locator("[data-range-words]")).to_contain_text("steps 1,")
-    eventually(page, "document.querySelector(`[data-chart='reward'] [data-plot]`).data[0].name === 'training'")
+    expect_value(page, "document.querySelector(`[data-chart='reward'] [data-plot]`).data[0].name === 'training'")
     lines = drawn(page, "reward")
     assert "training, lowest to highest" not in lines, "each step by itself"
     assert lines["training"]["y"][lines["training"]["x"].index(SPIKE)] == 9.0
@@ -191,13 +191,13 @@ def test_a_drag_shows_those_steps_point_by_point_on_every_chart(visit: Visit, wo
     ranges = (
         "[...document.querySelectorAll('[data-plot]')].filter((p) => p.data).map((p) => p.layout.xaxis.range.join())"
     )
-    eventually(page, f"new Set({ranges}).size", 1)
+    expect_value(page, f"new Set({ranges}).size", 1)
     page.reload()
-    eventually(page, DRAWN)
-    eventually(page, f"new Set({ranges}).size", 1)
+    expect_value(page, DRAWN)
+    expect_value(page, f"new Set({ranges}).size", 1)
     assert page.url == asked
     page.get_by_role("button", name="reset zoom").click()
-    eventually(page, "document.querySelector(`[data-chart='reward'] [data-plot]`).layout.xaxis.range[0] === 0")
+    expect_value(page, "document.querySelector(`[data-chart='reward'] [data-plot]`).layout.xaxis.range[0] === 0")
     assert "from" not in page.url
     assert not visitor.complaints
 
@@ -214,13 +214,13 @@ def test_chart_ends_at_current_step_after_rollback(visit: Visit, world: seed.Wor
         change_state(locked, JobState.RECOVERING, actor="reconcile", now=datetime.now(UTC))
         begin_attempt(locked, now=datetime.now(UTC))
     last = "document.querySelector(`[data-chart='loss'] [data-plot]`).data?.[0].x.at(-1)"
-    eventually(page, last, 20)
+    expect_value(page, last, 20)
     marks = "document.querySelector(`[data-chart='loss'] [data-plot]`).layout.shapes.map((each) => each.x0)"
-    eventually(page, f"{marks}.includes(20)")
+    expect_value(page, f"{marks}.includes(20)")
     measured(job, range(21, 23), attempt=2, train__loss=lambda step: 0.25)
-    eventually(page, last, 22)
+    expect_value(page, last, 22)
     page.reload()
-    eventually(page, last, 22)
+    expect_value(page, last, 22)
     assert not visitor.complaints
 
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.frontend import seed
 from tests.frontend.conftest import Visitor
-from tests.frontend.test_browser import ARRIVES_WITHIN_MS, eventually
+from tests.frontend.test_browser import ARRIVES_WITHIN_MS, expect_value
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 Visit = Callable[..., Visitor]
@@ -34,7 +34,7 @@ def test_a_chart_is_saved_as_a_picture_of_what_is_seen(visit: Visit, world: seed
     job = seed.running(world, steps_done=12, name="Sums & more")
     visitor = visit(world.owner)
     page = visitor.open(f"/jobs/{job.pk}/metrics/")
-    eventually(page, "document.querySelector(`[data-chart='length'] [data-plot]`).data?.length > 0")
+    expect_value(page, "document.querySelector(`[data-chart='length'] [data-plot]`).data?.length > 0")
     name, content = saved(page, "Picture (PNG)")
     picture = Image.open(BytesIO(content))
     width = page.evaluate("document.querySelector(`[data-chart='length'] [data-plot]`).clientWidth")
@@ -50,7 +50,7 @@ def test_a_chart_is_saved_as_its_numbers(visit: Visit, world: seed.World) -> Non
     job = seed.running(world, steps_done=12)
     visitor = visit(world.owner)
     page = visitor.open(f"/jobs/{job.pk}/metrics/?from=3&to=9")
-    eventually(page, "document.querySelector(`[data-chart='length'] [data-plot]`).data?.length > 0")
+    expect_value(page, "document.querySelector(`[data-chart='length'] [data-plot]`).data?.length > 0")
     name, content = saved(page, "Numbers (CSV)")
     rows = list(csv.DictReader(StringIO(content.decode())))
     assert name.endswith(".csv") and {row["series"] for row in rows} == {"length/mean", "length/p99"}
@@ -82,9 +82,9 @@ def test_series_matching_a_regex_are_drawn_and_stay_live(visit: Visit, world: se
     field.fill("learning|^train/loss")
     expect(names).to_have_text(["train/learning_rate", "train/loss"])
     plot = "document.querySelector(`[data-matching] [data-chart='train/learning_rate'] [data-plot]`)"
-    eventually(page, f"{plot}?.data?.[0].x.length", 12)
+    expect_value(page, f"{plot}?.data?.[0].x.length", 12)
     seed.trained(world, job, 13)
-    eventually(page, f"{plot}.data[0].x.at(-1)", 13)
+    expect_value(page, f"{plot}.data[0].x.at(-1)", 13)
     field.fill("learning(")
     expect(page.get_by_text("Not a valid regular expression")).to_be_visible()
     expect(names).to_have_count(2, timeout=ARRIVES_WITHIN_MS)
@@ -92,7 +92,7 @@ def test_series_matching_a_regex_are_drawn_and_stay_live(visit: Visit, world: se
     expect(names).to_have_text(["train/entropy"])
     page.reload()
     expect(names).to_have_text(["train/entropy"])
-    eventually(page, "document.querySelector('[data-matching] [data-plot]').data?.[0].x.length", 13)
+    expect_value(page, "document.querySelector('[data-matching] [data-plot]').data?.[0].x.length", 13)
     assert not visitor.complaints
 
 

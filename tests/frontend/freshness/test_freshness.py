@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 
 from tests.frontend import seed
 from tests.frontend.conftest import NAME_OF_THE_SERVER, Server
-from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit, eventually
+from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit, expect_value
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -63,7 +63,7 @@ def test_page_catches_up_after_server_restart(visit: Visit, how: int) -> None:
     visitor.server.start()
     expect(page.locator("[data-value=done]").first).to_have_text("6", timeout=ARRIVES_WITHIN_MS)
     expect(page.locator("[data-connection-words]")).to_have_text("live", timeout=ARRIVES_WITHIN_MS)
-    eventually(page, "document.querySelector('[data-chart=reward] [data-plot]').data[0].x.join() === '1,2,3,4,5,6'")
+    expect_value(page, "document.querySelector('[data-chart=reward] [data-plot]').data[0].x.join() === '1,2,3,4,5,6'")
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from tests.frontend import seed
 from tests.frontend.html_reading import text_of, words_of
 from tests.frontend.job.driver_facts import log_lines, send_facts
 from tests.frontend.seed import World
-from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit, eventually
+from tests.frontend.test_browser import ARRIVES_WITHIN_MS, Visit, expect_value
 
 SAID = (
     log_lines("trainer", ("info", "step 1 took 1.2 s"), ("warning", "Gradient <b>norm</b> is 9.1")),
@@ -80,7 +80,7 @@ def test_log_view_follows_only_at_its_end(visit: Visit) -> None:
     at_end = f"{place}.scrollHeight - {place}.scrollTop - {place}.clientHeight < 2"
     send_facts(job, numbered(801, 803))
     expect(box.get_by_text("line 803.")).to_be_visible(timeout=ARRIVES_WITHIN_MS)
-    eventually(page, at_end)
+    expect_value(page, at_end)
     page.evaluate(f"{place}.scrollTop = 200")
     top = f"{place}.getBoundingClientRect().top"
     read = f"[...{place}.querySelectorAll('li')].find((li) => li.getBoundingClientRect().top >= {top}).textContent"
@@ -93,7 +93,7 @@ def test_log_view_follows_only_at_its_end(visit: Visit) -> None:
     expect(box.get_by_text("line 450.", exact=True)).to_be_attached()
     assert page.evaluate(read) == before, "what is put above moves nothing"
     more.click()
-    eventually(page, at_end)
+    expect_value(page, at_end)
     expect(more).to_be_hidden()
     assert not visitor.complaints
 

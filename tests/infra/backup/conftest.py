@@ -1,7 +1,6 @@
 """A Postgres of one's own with a ledger in it, and the folders of an installation around it."""
 
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from infra.backup.taking import take_backup
 from infra.local.home import Home
 from infra.local.ports import PORT_NAMES, free_port
 from infra.local.services.postgres import Postgres
+from tests.waiting import eventually
 
 LEDGER = """
 CREATE TABLE ledger (n bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp());
@@ -32,10 +32,9 @@ def serving(home: Home) -> Iterator[Postgres]:
             postgres.command(), stdout=log, stderr=log, cwd="/", env=postgres.environment(), **postgres.identity()
         )
     try:
-        deadline = time.monotonic() + 60
-        while not postgres.is_healthy():
-            assert time.monotonic() < deadline and server.poll() is None, (home.logs / "postgres.log").read_text()
-            time.sleep(0.05)
+        eventually(
+            postgres.is_healthy, "Postgres is healthy", process=server, log=(home.logs / "postgres.log").read_text
+        )
         yield postgres
     finally:
         server.terminate()

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -23,6 +22,7 @@ from infra.backup.taking import check_whole, files_of, take_backup
 from infra.local.home import Home
 from infra.local.services.postgres import ADMINISTRATOR
 from tests.infra.backup.conftest import Installation, home_in, serving
+from tests.waiting import eventually
 
 HISTORY = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"
 
@@ -105,10 +105,7 @@ def following(installation: Installation) -> Iterator[None]:
         yield
         [(end,)] = installation.rows("SELECT pg_logical_emit_message(false, 'test', 'the end', true)::text")
         kept = f"SELECT 1 FROM pg_replication_slots WHERE active AND restart_lsn > '{end}'"
-        deadline = time.monotonic() + 60
-        while not installation.rows(kept):
-            assert follower.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(lambda: installation.rows(kept), "the backup has followed to the end", process=follower)
         assert Server(installation.postgres.url(user=ADMINISTRATOR)).is_followed()
     finally:
         follower.terminate()

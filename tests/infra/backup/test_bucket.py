@@ -16,9 +16,9 @@ OBJECTS = {"jobs/a/manifest.json": b"{}", "jobs/a/parts/empty": b"", "jobs/b/lar
 
 
 def save(store: S3Store, repository: Repository, known: list[SavedFile]) -> tuple[list[SavedFile], list[str]]:
-    told: list[str] = []
+    lines: list[str] = []
     with repository.writing():
-        return save_files([Bucket(store)], repository, known, told.append), told
+        return save_files([Bucket(store)], repository, known, lines.append), lines
 
 
 def test_bucket_is_restored_and_no_object_fetched_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,9 +33,9 @@ def test_bucket_is_restored_and_no_object_fetched_twice(tmp_path: Path, monkeypa
         for key, content in OBJECTS.items():
             store.put(key, content)
         repository = Repository(tmp_path / "backups")
-        saved, told = save(store, repository, [])
+        saved, lines = save(store, repository, [])
         assert {file.name: file.num_bytes for file in saved} == {key: len(each) for key, each in OBJECTS.items()}
-        assert told == ["files: 3, 3 of them new"]
+        assert lines == ["files: 3, 3 of them new"]
         assert save(store, repository, saved)[1] == ["files: 3, 0 of them new"]
         other.put("jobs/b/large", b"what is there stays")
         assert add_missing(saved, Bucket(other), repository, lambda line: None) == 2

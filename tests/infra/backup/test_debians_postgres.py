@@ -66,7 +66,13 @@ def address(authority: Authority) -> Iterator[str]:
             server = subprocess.Popen(words, stdout=log, stderr=log, cwd="/", user=nobody.pw_uid, group=nobody.pw_gid)
         try:
             ready = [str(BINARIES[-1] / "pg_isready"), "--quiet", "--host=127.0.0.1", f"--port={port}"]
-            eventually(lambda: subprocess.run(ready).returncode == 0, (folder / "log").read_text, process=server)
+            eventually(
+                lambda: subprocess.run(ready).returncode,
+                "Postgres accepts connections",
+                until=lambda code: code == 0,
+                process=server,
+                log=(folder / "log").read_text,
+            )
             yield f"postgresql://site:{QUOTED}@localhost:{port}/postgres"
         finally:
             server.terminate()
@@ -79,8 +85,8 @@ def test_the_site_reaches_it_with_its_channel_bound(address: str, authority: Aut
     url = database_address(f"{address}?sslmode=verify-full&channel_binding=require", str(authority.file))
     with psycopg.connect(**ConnectionHandler(databases(url, ""))["default"].get_connection_params()) as db:
         assert db.pgconn.ssl_in_use
-        told = db.execute("SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()").fetchall()
-    assert told[0][0] is True
+        sessions = db.execute("SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()").fetchall()
+    assert sessions[0][0] is True
 
 
 @pytest.mark.parametrize("query", ["sslmode=disable", "sslmode=verify-full"])

@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ import websockets.sync.client
 from infra.local.ports import free_port
 from tests.backend.webhooks.webhook_receiver import certificate_of
 from tests.infra.containers.compose_file import ROOT, services
+from tests.waiting import eventually
 
 CADDY = shutil.which("caddy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}") or ""
 CADDYFILE = ROOT / "infra" / "proxy" / "Caddyfile"
@@ -51,10 +51,10 @@ class Web:
             await receive()
             return
         self.paths.append(scope["path"])
-        told = {"path": scope["path"], **{name.decode(): value.decode() for name, value in scope["headers"]}}
+        echo = {"path": scope["path"], **{name.decode(): value.decode() for name, value in scope["headers"]}}
         head = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
         await send(head)
-        await send({"type": "http.response.body", "body": json.dumps(told).encode()})
+        await send({"type": "http.response.body", "body": json.dumps(echo).encode()})
 
     def serve(self) -> uvicorn.Server:
         server = uvicorn.Server(
@@ -96,8 +96,10 @@ def adapted(folder: Path, *, https: int, http: int, web: int) -> Any:
     )["proxy"]["environment"] | {"LAMINAR_WEB": f"127.0.0.1:{web}"}
     command = [CADDY, "adapt", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
-    told = done.stdout.replace('":443"', f'"127.0.0.1:{https}"').replace("127.0.0.1:2080", f"127.0.0.1:{free_port()}")
-    config = json.loads(told)
+    adapted_config = done.stdout.replace('":443"', f'"127.0.0.1:{https}"').replace(
+        "127.0.0.1:2080", f"127.0.0.1:{free_port()}"
+    )
+    config = json.loads(adapted_config)
     config["apps"]["http"] |= {"http_port": http, "https_port": https}
     return config
 
@@ -124,23 +126,19 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
         command = [CADDY, "run", "--config", str(config)]
         process = subprocess.Popen(command, env=os.environ | own, stdout=log, stderr=log)
     try:
-        _wait_for(made, folder / "log", process)
+        eventually(
+            lambda: made.client().get("/").status_code,
+            "Caddy forwards a request",
+            until=lambda status: status == 200,
+            ignoring=(httpx.HTTPError,),
+            process=process,
+            log=lambda: (folder / "log").read_text()[-3000:],
+        )
         yield made
     finally:
         process.terminate()
         process.wait(60)
         server.should_exit = True
-
-
-def _wait_for(proxy: Proxy, log: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            proxy.client().get("/").raise_for_status()
-            return
-        except httpx.HTTPError:
-            assert time.monotonic() < deadline and process.poll() is None, log.read_text()[-3000:]
-            time.sleep(0.05)
 
 
 @pytest.mark.long
@@ -167,9 +165,9 @@ def test_pages_sign_in_and_the_api_come_through(proxy: Proxy) -> None:
 def test_only_the_proxy_sets_client_address_and_scheme(proxy: Proxy) -> None:
     lies = {"X-Forwarded-For": "192.0.2.1", "X-Forwarded-Proto": "http", "X-Forwarded-Host": "evil.example"}
     with proxy.client() as client:
-        told = client.get("/api/v1/me", headers=lies).json()
-    assert (told["x-forwarded-for"], told["x-forwarded-proto"]) == ("127.0.0.1", "https")
-    assert told["host"] == told["x-forwarded-host"] == f"localhost:{proxy.https}"
+        headers = client.get("/api/v1/me", headers=lies).json()
+    assert (headers["x-forwarded-for"], headers["x-forwarded-proto"]) == ("127.0.0.1", "https")
+    assert headers["host"] == headers["x-forwarded-host"] == f"localhost:{proxy.https}"
 
 
 def test_a_socket_goes_through(proxy: Proxy) -> None:
@@ -193,10 +191,10 @@ def test_plain_address_is_refused_at_start_with_the_fix(url: str, says: str) -> 
     (folder,) = [each for each in proxy["volumes"] if each.endswith(":/etc/caddy:ro")]
     here = ROOT / folder.partition(":")[0] / Path(script).relative_to("/etc/caddy")
     assert begins[:2] == ["caddy", "run"] and (here.parent / Path(begins[3]).name).is_file()
-    told = subprocess.run(
+    done = subprocess.run(
         [shell, str(here), "echo", "begins"], env=os.environ | proxy["environment"], capture_output=True, text=True
     )
-    assert (told.returncode == 0) == url.startswith("https://") and says in told.stdout + told.stderr
+    assert (done.returncode == 0) == url.startswith("https://") and says in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("own", [True, False])

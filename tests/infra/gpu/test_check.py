@@ -26,7 +26,7 @@ QUICK = Step(name="attention", limit_s=1_000, words=("agreement", "--parts", "at
 
 def needed(names: Sequence[str]) -> dict[str, Distribution]:
     """These packages and theirs, without extras."""
-    found: dict[str, Distribution] = {}
+    packages: dict[str, Distribution] = {}
     left = list(names)
     while left:
         name = left.pop()
@@ -34,11 +34,11 @@ def needed(names: Sequence[str]) -> dict[str, Distribution]:
             package = distribution(name)
         except PackageNotFoundError:  # of another platform
             continue
-        if package.name not in found:
-            found[package.name] = package
-            asked = [Requirement(words) for words in package.requires or []]
-            left += [each.name for each in asked if not each.marker or each.marker.evaluate({"extra": ""})]
-    return found
+        if package.name not in packages:
+            packages[package.name] = package
+            requirements = [Requirement(words) for words in package.requires or []]
+            left += [each.name for each in requirements if not each.marker or each.marker.evaluate({"extra": ""})]
+    return packages
 
 
 def interpreter_with(names: Sequence[str], folder: Path) -> Path:
@@ -91,8 +91,12 @@ def test_step_that_does_not_end_is_ended_with_its_children(tmp_path: Path) -> No
     child = tmp_path / "child"
     code = f"import os, time; open({str(child)!r}, 'w').write(str(os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '3600')));"
     log = tmp_path / "step.log"
-    while not child.exists() or not child.read_text():  # a busy host may not have started it at the limit
+
+    def child_pid() -> str:  # a busy host may not have started the child at the limit
         assert check._run([sys.executable, "-c", f"{code} time.sleep(3600)"], log, limit_s=1.0) is None
+        return child.read_text() if child.exists() else ""
+
+    eventually(child_pid, "the step starts its child")
     eventually(lambda: not is_alive(int(child.read_text())), "the child has ended")
 
 

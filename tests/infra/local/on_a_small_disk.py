@@ -10,20 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from infra.local.home import PROJECT, Home, read_json
 from infra.local.services.site import Site
+from tests.waiting import eventually
 
 SIZE = "200m"  # a Postgres of 40 MB, with room for its own log
-
-
-def eventually(condition: Callable[[], bool], what: str, *, within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def main() -> None:
@@ -55,7 +48,11 @@ def suffer(home: Home, names: list[str]) -> None:
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
     # The supervisor cannot write its status: only the ended processes show it, and that the supervisor is alive.
-    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in before.values()), "processes ended")
+    eventually(
+        lambda: [name for name, pid in before.items() if Path(f"/proc/{pid}").exists()],
+        "the killed services have ended",
+        until=lambda names: not names,
+    )
     time.sleep(1.0)  # some of its attempts to start them on a full disk
     assert Path(f"/proc/{supervisor}").exists(), (home.logs / "supervisor.log").read_text()
     filler.unlink()
@@ -65,7 +62,7 @@ def suffer(home: Home, names: list[str]) -> None:
         written = now is not None and all(now["services"][name]["state"] == "healthy" for name in names)
         return written and all(healthy[name]() for name in names)
 
-    eventually(is_well, (home.logs / "supervisor.log").read_text())
+    eventually(is_well, "every service is healthy again", log=(home.logs / "supervisor.log").read_text)
     assert (read_json(home.status_file) or {})["supervisor"]["pid"] == supervisor
 
 

@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from infra.local.room import rotate
 from infra.local.services.postgres import ADMINISTRATOR, Postgres
 from infra.local.services.site import Site
 from infra.local.site_commands import _wait_until_up, supervisor_status
+from tests.waiting import eventually
 
 SERVICES = ("postgres", "valkey")
 
@@ -64,15 +64,6 @@ def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
     keeper = Keeper(tmp_path_factory.mktemp("site"))
     yield keeper
     keeper.run("down")
-
-
-def eventually(condition: Callable[[], bool], *, within_s: float = 30) -> bool:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +114,10 @@ def test_a_killed_service_comes_back_with_its_data(keeper: Keeper) -> None:
     keeper.write(7)
     before = keeper.pid("postgres")
     os.kill(before, signal.SIGKILL)
-    assert eventually(lambda: keeper.pid("postgres") not in {0, before} and keeper.postgres.is_healthy())
+    eventually(
+        lambda: keeper.pid("postgres"), "another Postgres is healthy",
+        until=lambda pid: pid not in {0, before} and keeper.postgres.is_healthy(),
+    )  # fmt: skip
     assert keeper.kept() == [7]
 
 
@@ -133,7 +127,7 @@ def test_down_ends_what_a_killed_supervisor_left(keeper: Keeper) -> None:
     status = supervisor_status(keeper.home)
     assert status is not None
     os.kill(status["supervisor"]["pid"], signal.SIGKILL)
-    assert eventually(lambda: supervisor_status(keeper.home) is None)
+    eventually(lambda: supervisor_status(keeper.home), "the supervisor has ended", until=lambda status: status is None)
     assert belongings(keeper.home)
     done = keeper.run("down")
     assert "the supervisor had died" in done.stdout

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from infra.local.home import PROJECT, SERVICE_MARKER, Home, read_json
 from infra.local.ports import PORT_NAMES, is_free
 from infra.local.processes import belongings
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.site, pytest.mark.long]
 WITHIN_S = 1_800.0  # a net
@@ -35,11 +35,8 @@ def down(home: Home) -> None:
     subprocess.run(command(home, "down"), cwd=PROJECT, check=True, capture_output=True, timeout=WITHIN_S)
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+def wait_for_migration(home: Home, up: subprocess.Popen[str]) -> None:
+    eventually(lambda: home.logs.exists() and is_migrating(home), "the site migrates", within_s=WITHIN_S, process=up)
 
 
 def listeners(home: Home) -> list[str]:
@@ -87,7 +84,7 @@ def is_migrating(home: Home) -> bool:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_up_leaves_nothing_listening(homes: list[Home], how: signal.Signals) -> None:
     up = begin_up(homes[0], "postgres", "valkey", "web")
-    wait_for(lambda: homes[0].logs.exists() and is_migrating(homes[0]), "it never migrated")
+    wait_for_migration(homes[0], up)
     assert sorted(listeners(homes[0])) == ["postgres", "valkey"]
     up.send_signal(how)
     printed, _ = up.communicate(timeout=WITHIN_S)
@@ -98,7 +95,7 @@ def test_interrupted_up_leaves_nothing_listening(homes: list[Home], how: signal.
 def test_next_up_ends_what_a_killed_start_left(homes: list[Home]) -> None:
     home = homes[0]
     up = begin_up(home, "postgres", "valkey", "web")
-    wait_for(lambda: home.logs.exists() and is_migrating(home), "it never migrated")
+    wait_for_migration(home, up)
     ports, supervisor = home.written_ports(), json.loads(home.status_file.read_text())["supervisor"]["pid"]
     for pid in (up.pid, supervisor):
         os.kill(pid, signal.SIGKILL)

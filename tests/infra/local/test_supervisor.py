@@ -19,6 +19,7 @@ from infra.local.home import Home, read_json
 from infra.local.services.site import Service, Site
 from infra.local.supervisor import Supervisor, Watched
 from infra.local.turns import WAITS_AT_MOST_S, Turn
+from tests.waiting import eventually
 
 HANGS_S = 1.0
 BEATS = "import pathlib, sys, time\nwhile True:\n    pathlib.Path(sys.argv[1]).touch()\n    time.sleep(0.02)"
@@ -47,23 +48,28 @@ class Kept:
     def __init__(self, home: Home) -> None:
         self.home, self.supervisor = home, Supervisor(home)
 
-    def until(self, condition: Callable[[], bool], *, within_s: float = 120.0) -> bool:
-        deadline = time.monotonic() + within_s
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Until the condition holds, with a round of the supervisor before each further look."""
+
+        def look() -> bool:
+            if condition():
+                return True
             self.supervisor._go_round()
-            time.sleep(0.02)
-        return True
+            return False
+
+        eventually(look, what, log=lambda: read_json(self.home.status_file))
+
+    def wait_until_healthy(self, *names: str) -> None:
+        self.wait(lambda: self.is_healthy(*names), f"healthy: {', '.join(names)}")
 
     def for_s(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        assert self.until(lambda: time.monotonic() > until, within_s=seconds + 60)
+        end = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() > end, f"{seconds:g} s of rounds")
 
     def status(self, name: str) -> Mapping[str, Any]:
         status = read_json(self.home.status_file)
-        found: Mapping[str, Any] = status["services"][name] if status else {"state": "", "pid": 0, "restarts": 0}
-        return found
+        service: Mapping[str, Any] = status["services"][name] if status else {"state": "", "pid": 0, "restarts": 0}
+        return service
 
     def is_healthy(self, *names: str) -> bool:
         return all(self.status(name)["state"] == "healthy" for name in names)
@@ -89,10 +95,13 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 @pytest.mark.long
 def test_a_service_that_is_stopped_is_ended_and_started_again(keep: Callable[..., Kept], tmp_path: Path) -> None:
     kept = keep(Beating(tmp_path, "worker"))
-    assert kept.until(lambda: kept.is_healthy("worker"))
+    kept.wait_until_healthy("worker")
     stopped = kept.status("worker")["pid"]
     os.kill(stopped, signal.SIGSTOP)
-    assert kept.until(lambda: kept.is_healthy("worker") and kept.status("worker")["pid"] not in (stopped, None))
+    kept.wait(
+        lambda: kept.is_healthy("worker") and kept.status("worker")["pid"] not in (stopped, None),
+        "another worker is healthy",
+    )
     assert kept.status("worker")["restarts"] == 1
 
 
@@ -100,12 +109,12 @@ def test_a_service_that_is_stopped_is_ended_and_started_again(keep: Callable[...
 def test_one_whose_sign_could_not_come_through_is_not_to_blame(keep: Callable[..., Kept], tmp_path: Path) -> None:
     broker, worker = Beating(tmp_path, "broker"), Beating(tmp_path, "worker", heard_through=("broker",))
     kept = keep(broker, worker)
-    assert kept.until(lambda: kept.is_healthy("broker", "worker"))
+    kept.wait_until_healthy("broker", "worker")
     worker.is_muffled = True
     os.kill(kept.status("broker")["pid"], signal.SIGSTOP)
-    assert kept.until(lambda: kept.status("broker")["restarts"] == 1 and kept.is_healthy("broker"))
+    kept.wait(lambda: kept.status("broker")["restarts"] == 1 and kept.is_healthy("broker"), "the broker is restarted")
     assert kept.status("worker")["restarts"] == 0
-    assert kept.until(lambda: kept.status("worker")["restarts"] == 1), "by now its heartbeat would have arrived"
+    kept.wait(lambda: kept.status("worker")["restarts"] == 1, "the worker, still silent, is restarted")
 
 
 @pytest.mark.long
@@ -114,7 +123,7 @@ def test_a_supervisor_that_was_away_itself_blames_nobody(
 ) -> None:
     kept, slept_s = keep(worker := Beating(tmp_path, "worker")), [0.0]
     clock: Callable[[], float] = time.monotonic
-    assert kept.until(lambda: kept.is_healthy("worker"))
+    kept.wait_until_healthy("worker")
     monkeypatch.setattr(time, "monotonic", lambda: clock() + slept_s[0])
     worker.is_muffled = True  # everything was frozen, and its next beat is still to come
     slept_s[0] = 7_200.0
@@ -129,7 +138,7 @@ def test_full_disk_is_survived_from_memory(
     keep: Callable[..., Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = keep(Beating(tmp_path, "worker"))
-    assert kept.until(lambda: kept.is_healthy("worker"))
+    kept.wait_until_healthy("worker")
     old = kept.home.logs / "web.log.1"
     old.write_text("old lines")
     before = kept.home.status_file.read_text()
@@ -141,9 +150,9 @@ def test_full_disk_is_survived_from_memory(
         full.setattr(module, "write_private", is_full)
         os.kill(kept.status("worker")["pid"], signal.SIGKILL)
         (remembered,) = kept.supervisor._watched  # the status on the full disk is out of date
-        assert kept.until(lambda: remembered.restarts == 1 and remembered.state == "healthy")
+        kept.wait(lambda: remembered.restarts == 1 and remembered.state == "healthy", "the worker is restarted")
         assert kept.home.status_file.read_text() == before and not old.exists()
-    assert kept.until(lambda: kept.status("worker")["restarts"] == 1 and kept.is_healthy("worker"))
+    kept.wait(lambda: kept.status("worker")["restarts"] == 1 and kept.is_healthy("worker"), "the status is written")
 
 
 LISTENS = """
@@ -186,7 +195,7 @@ def test_stolen_port_is_replaced_and_its_users_restart(
     worker, broker, _ = [watched.process for watched in kept.supervisor._watched]
     assert worker is not None and broker is not None
     with socket.create_server(("127.0.0.1", stolen)):
-        assert kept.until(lambda: kept.is_healthy("worker", "broker", "web"))
+        kept.wait_until_healthy("worker", "broker", "web")
     assert kept.home.written_ports()["web"] != stolen
     assert kept.status("worker")["pid"] != worker.pid and worker.returncode is not None
     assert kept.status("broker")["pid"] == broker.pid
@@ -220,7 +229,7 @@ def test_service_waits_for_its_turn_and_gives_it_up(keep: Callable[..., Kept], t
     other.leave()
     kept.supervisor._go_round()
     assert kept.status(beating.service.name)["state"] == "starting" and not other.take(0.0)
-    assert kept.until(lambda: kept.is_healthy(beating.service.name))
+    kept.wait_until_healthy(beating.service.name)
     assert other.take(0.0)
     other.leave()
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from backend.accounts.models import User
 from backend.audit.models import AuditEntry
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job
@@ -68,15 +67,6 @@ class TestTakingBack:
         assert AuditEntry.objects.filter(action="model.removed").count() == 1
         promote(6)
         assert numbers(api) == [2]
-
-    def test_only_admins_and_owners_remove_versions(
-        self, promote: Promote, bob: User, adam: User, api_of: Callable[[User], Api], api: Api
-    ) -> None:
-        promote(5)
-        for path in ("/models/sums/versions/1", "/models/sums"):
-            assert send(api_of(bob), "DELETE", path).status_code == 403
-        assert numbers(api) == [1]
-        assert send(api_of(adam), "DELETE", "/models/sums/versions/1").status_code == 204
 
 
 class TestIfMatch:

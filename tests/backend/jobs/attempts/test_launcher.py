@@ -30,7 +30,7 @@ class Answers:
 
     def __init__(self, answers: dict[str, tuple[int, str]], *, delay_s: float = 0.0) -> None:
         requests: list[tuple[str, dict[str, str], bytes]] = []
-        self.heard = requests
+        self.requests = requests
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do(handler) -> None:
@@ -105,7 +105,7 @@ def test_driver_gets_pool_labels_and_cpu_pool_hides_gpus() -> None:
         away = {"labels": {"zone": "a"}, "device": "gpu"}
         for terms in ({}, away, {"device": "cpu"}, away | {"autoscales": True}):
             launcher.launch(order(**terms), "s")
-    orders = [json.loads(body) for path, _, body in answers.heard if path == "POST /api/jobs/"]
+    orders = [json.loads(body) for path, _, body in answers.requests if path == "POST /api/jobs/"]
     assert [each.get("entrypoint_label_selector") for each in orders] == [None, {"zone": "a"}, None, None]
     hidden = [each["runtime_env"].get("env_vars") for each in orders]
     assert hidden == [None, None, {"CUDA_VISIBLE_DEVICES": ""}, None]
@@ -116,7 +116,7 @@ def test_ray_without_token_gets_none() -> None:
     with answers:
         RayLauncher(answers.url, "").status("s")
         RayLauncher(answers.url, "abc").status("s")
-    assert [headers.get("Authorization") for _, headers, _ in answers.heard] == [None, "Bearer abc"]
+    assert [headers.get("Authorization") for _, headers, _ in answers.requests] == [None, "Bearer abc"]
 
 
 def test_ray_is_paused_for_as_long_as_its_timeout() -> None:

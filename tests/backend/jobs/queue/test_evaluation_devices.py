@@ -77,9 +77,11 @@ class TestInTheLine:
         waiting.refresh_from_db()
         assert (waiting.state, held(waiting)) == ("queued", {})
 
-    @pytest.mark.parametrize("asked", [0, 1, CAPACITY])
-    def test_trainer_devices_of_its_spec_are_not_held(self, make_job: MakeJob, pool: ResourcePool, asked: int) -> None:
-        job = make_job(training={"steps": 0}, rollout={"replicas": 3}, resources={"trainer_devices": asked})
+    @pytest.mark.parametrize("trainer_devices", [0, 1, CAPACITY])
+    def test_trainer_devices_of_its_spec_are_not_held(
+        self, make_job: MakeJob, pool: ResourcePool, trainer_devices: int
+    ) -> None:
+        job = make_job(training={"steps": 0}, rollout={"replicas": 3}, resources={"trainer_devices": trainer_devices})
         assert job.devices == 3 and schedule_pool(pool.pk, now=NOW) == 1 and held(job) == {"rollout": 3}
 
     def test_elastic_replicas_come_with_free_devices(self, make_evaluation: MakeJob, pool: ResourcePool) -> None:

@@ -22,6 +22,7 @@ from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import Reservation, ResourcePool
 from tests.racing import race
+from tests.waiting import GIVES_UP_AFTER_S, eventually
 
 CLIENTS = 16
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -137,20 +138,37 @@ def test_sixteen_cancels_are_one(
     assert job.requests.count() == (0 if before == "queued" else 1)
 
 
-def test_race_of_cancel_and_scheduler_ends_consistently(
-    make_job: Any, pool: ResourcePool, in_own_connection: Callable[..., Any]
+def blocked_sessions() -> list[Any]:
+    """The database sessions that wait for a lock of this one."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pid FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))")
+        return cursor.fetchall()
+
+
+def test_cancel_waits_for_a_start_in_progress(
+    job: Job, pool: ResourcePool, in_own_connection: Callable[..., Any]
 ) -> None:
-    """Either the cancel won and nothing is held, or the scheduler did and the driver gets a stop request."""
-    for _ in range(12):
-        job = make_job(devices=2, at=now())
-        cancel = in_own_connection(lambda job_id: cancel_job(job_id, actor="user:1", now=now()))
-        race(partial(cancel, job.pk), in_own_connection(lambda: schedule_pool(pool.pk, now=now())))
-        job.refresh_from_db()
-        held = job.reservations.filter(released_at=None).count()
-        assert (job.state, held, job.requests.count()) in {("cancelled", 0, 0), ("stopping", 2, 1)}
-        if job.state == "stopping":
-            with transaction.atomic():
-                change_state(locked_job(job.pk), JobState.CANCELLED, actor="engine:1", now=now())
+    """By the lock of `locked_job`: without it the cancellation sees a queued job, and fails with LostRace."""
+    with ThreadPoolExecutor(1) as threads:
+        with transaction.atomic():
+            assert schedule_pool(pool.pk, now=now()) == 1
+            cancel = threads.submit(in_own_connection(lambda: cancel_job(job.pk, actor="user:1", now=now())))
+            eventually(blocked_sessions, "the cancellation waits for the job's row")
+        assert cancel.result()[1]
+    job.refresh_from_db()
+    held = job.reservations.filter(released_at=None).count()
+    assert (job.state, held, job.requests.count()) == ("stopping", 2, 1)
+
+
+def test_scheduler_skips_a_job_that_is_being_cancelled(
+    job: Job, pool: ResourcePool, in_own_connection: Callable[..., Any]
+) -> None:
+    with ThreadPoolExecutor(1) as threads, transaction.atomic():
+        cancel_job(job.pk, actor="user:1", now=now())
+        started = threads.submit(in_own_connection(lambda: schedule_pool(pool.pk, now=now())))
+        assert started.result(GIVES_UP_AFTER_S) == 0, "the round does not wait"
+    job.refresh_from_db()
+    assert (job.state, job.reservations.count(), job.requests.count()) == ("cancelled", 0, 0)
 
 
 def test_unlocked_concurrent_change_is_detected(job: Job) -> None:

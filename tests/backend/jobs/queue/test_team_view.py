@@ -147,8 +147,8 @@ def test_preemptible_job_could_borrow(api: Api, make_job: Any, pool: ResourcePoo
 
 def test_closed_pool_has_no_estimate(api: Api, job: Job, pool: ResourcePool) -> None:
     ResourcePool.objects.update(is_open=False)
-    told = api.get(f"/jobs/{job.pk}/explain").json()["waiting"]
-    assert (told["reason"], told["starts_at"], told["starts_with_fewer"]) == ("pool_closed", None, None)
+    waiting = api.get(f"/jobs/{job.pk}/explain").json()["waiting"]
+    assert (waiting["reason"], waiting["starts_at"], waiting["starts_with_fewer"]) == ("pool_closed", None, None)
 
 
 def test_running_job_shows_cause_of_its_state(api: Api, busy: list[Job]) -> None:

@@ -14,6 +14,7 @@ from engine.models.tokenizer import Tokenizer
 from engine.pipeline.effects import Acknowledge, AnnounceReady, AnnounceSize, EnterPhase
 from engine.pipeline.failure_counts import FailureCounts
 from engine.pipeline.messages.to_driver import (
+    AnswersCounted,
     EvaluationReported,
     LedgerReported,
     ReadTrajectory,
@@ -29,6 +30,7 @@ from engine.spec.facts import (
     Evaluated,
     PhaseChanged,
     PipelineReady,
+    PromptsAnswered,
     ReplicasResized,
     RequestAcknowledged,
     StepTrained,
@@ -234,3 +236,24 @@ def test_fact_of_an_evaluation_carries_both_means_with_errors() -> None:
         version=3, num_prompts=9, num_samples=4, reward_mean=0.5, reward_std=0.3, reward_error=0.1,
         pass_rate=0.75, pass_error=0.15, length_mean=8.0,
     )  # fmt: skip
+
+
+def test_repeated_result_is_one_fact() -> None:
+    report = EvaluationReported(
+        weights=WeightsId(0, 3), num_prompts=4, reward_mean=0.5, reward_std=0.25, length_mean=8.0
+    )  # fmt: skip
+    sink = MemorySink()
+    recorder = Recorder(sink, start_step=3)
+    for _ in range(2):
+        recorder.on_report(report)
+    [fact] = [body for body in sink.bodies if isinstance(body, Evaluated)]
+    assert (fact.reward_mean, fact.reward_std) == (0.5, 0.25)
+
+
+def test_repeated_answer_count_is_one_fact() -> None:
+    sink = MemorySink()
+    recorder = Recorder(sink, start_step=3)
+    for count in (3, 3, 4):
+        recorder.on_report(AnswersCounted(version=3, num_answered=count, num_prompts=6))
+    counts = [body for body in sink.bodies if isinstance(body, PromptsAnswered)]
+    assert [(body.num_answered, body.num_prompts) for body in counts] == [(3, 6), (4, 6)]

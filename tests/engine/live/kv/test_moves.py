@@ -20,7 +20,8 @@ from engine.live.process.links import Links
 from engine.live.weights.link import STALLED_S, call
 from engine.live.weights.offered_bytes import Reach
 from engine.live.weights.segments import FOLDER, own_memory, sweep
-from tests.engine.live.weights.test_link import LyingWire, wait_until
+from tests.engine.live.weights.test_link import LyingWire
+from tests.waiting import eventually
 
 LAYERS = 3
 # More than a piece, and not a multiple of one.
@@ -74,7 +75,7 @@ def source() -> Iterator[Source]:
     source = Source()
     yield source
     source.offers.expire(float("inf"))
-    wait_until(lambda: not source.segments)
+    eventually(lambda: source.segments, "the source has freed its memory", until=lambda segments: not segments)
 
 
 @pytest.mark.parametrize("memory", [own_memory(), ELSEWHERE])
@@ -88,7 +89,7 @@ def test_sample_arrives_while_the_next_is_still_written(source: Source, memory: 
     offer.close()
     [(sample, second)] = coming
     assert sample == 2 and bytes(second.data) == content(2)
-    wait_until(lambda: not source.segments)
+    eventually(lambda: source.segments, "the source has freed its memory", until=lambda segments: not segments)
     assert bytes(first.data) == content(0), "a mapped page stays"
 
 
@@ -131,7 +132,7 @@ def test_vanished_host_leaves_no_memory_behind(source: Source) -> None:
     with call(offered.reach, source.links.token) as link:
         request(link, offered.name, ELSEWHERE)
         assert read_head(link) is not None
-    wait_until(lambda: not source.segments)
+    eventually(lambda: source.segments, "the source has freed its memory", until=lambda segments: not segments)
     fill(offer, 1)
     assert not source.segments, "no host needs the second sample's memory"
 
@@ -208,7 +209,7 @@ def fetched(token: bytes, offered: Offered, within: Callable[[], None] = lambda:
 
     Fetches(token=token, on_loop=on_loop).fetch(offered)
     within()
-    wait_until(lambda: "ended" in body.calls)
+    eventually(lambda: body.calls, "the fetch has ended", until=lambda calls: "ended" in calls)
     return body.calls
 
 

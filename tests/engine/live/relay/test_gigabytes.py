@@ -1,12 +1,12 @@
 """A relay killed while it forwards a large model: the relay behind it continues from the chunks that it has."""
 
+import math
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from engine.live.weights.segments import FOLDER, PREFIX, sweep
-from tests.engine.live.relay.tier import Tier, wait_until
+from tests.engine.live.relay.tier import Tier
 
 pytestmark = [pytest.mark.ray, pytest.mark.soak]
 
@@ -23,8 +23,7 @@ def tier(own_ray: str) -> Iterator[Tier]:
         pytest.skip(f"takes {HELD / 1e9:.0f} GB")
     tier = Tier(ray, num_relays=NUM_RELAYS, num_bytes=NUM_BYTES)
     yield tier
-    tier.end()
-    wait_until(lambda: not sweep() and not list(FOLDER.glob(f"{PREFIX}{tier.links.run}-*")))
+    tier.end_and_sweep()
 
 
 def test_relay_killed_at_60_percent_of_3_gb_costs_no_chunk_twice(tier: Tier) -> None:
@@ -33,12 +32,12 @@ def test_relay_killed_at_60_percent_of_3_gb_costs_no_chunk_twice(tier: Tier) -> 
     version = max(tier.view(second).visible)
     tier.kill(last)
     tier.restart(last)
-    wait_until(lambda: tier.view(last).num_chunks >= 0.6 * tier.num_chunks)
+    tier.wait_for_chunks(last, math.ceil(0.6 * tier.num_chunks))
     assert version not in tier.view(last).visible, "the last relay had the whole version before the second was killed"
     tier.kill(second)
-    wait_until(lambda: tier.everyone_has(version))
+    tier.wait_for(version)
     view = tier.view(last)
     assert (view.num_chunks, view.num_useless_chunks) == (tier.num_chunks, 0)
     tier.restart(second)
-    wait_until(lambda: tier.everyone_has(version))
+    tier.wait_for(version)
     assert all(tier.view(host).pid == pid for host, pid in pids.items() if host not in (second, last))

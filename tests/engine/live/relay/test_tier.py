@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from engine.live.weights.offered_bytes import map_version
-from engine.live.weights.segments import FOLDER, PREFIX, sweep
 from engine.pipeline.relay.members import DEAD_AFTER_S
 from engine.weights.hashes import verify_weights
 from tests.engine.live.process.starving import starved
-from tests.engine.live.relay.tier import Tier, wait_until
+from tests.engine.live.relay.tier import Tier
 
 pytestmark = pytest.mark.ray
 
@@ -26,8 +25,7 @@ def tier(own_ray: str) -> Iterator[Tier]:
 
     tier = Tier(ray, num_relays=NUM_RELAYS, num_bytes=NUM_BYTES)
     yield tier
-    tier.end()
-    wait_until(lambda: not sweep() and not list(FOLDER.glob(f"{PREFIX}{tier.links.run}-*")))
+    tier.end_and_sweep()
 
 
 @pytest.mark.proof
@@ -35,7 +33,7 @@ def test_version_reaches_all_relays_and_replicas_map_it(tier: Tier) -> None:
     last = tier.settle()[-1]
     num_chunks = tier.view(last).num_chunks
     changed = tier.publish()
-    wait_until(lambda: tier.everyone_has(changed))
+    tier.wait_for(changed)
     assert tier.view(last).num_chunks == num_chunks + 1, "the second version sends only its changes, in one chunk"
     assert [tier.view(host).num_useless_chunks for host in tier.live] == [0] * NUM_RELAYS
     served = [map_version(message.manifest, message.payload) for message in tier.serve_replicas()]
@@ -52,10 +50,10 @@ def test_frozen_relay_blocks_no_other_and_catches_up(tier: Tier) -> None:
     os.kill(frozen, signal.SIGSTOP)
     try:
         newest = tier.publish()
-        wait_until(lambda: tier.everyone_has(newest, but=second))
+        tier.wait_for(newest, but=second)
     finally:
         os.kill(frozen, signal.SIGCONT)
-    wait_until(lambda: tier.everyone_has(newest))
+    tier.wait_for(newest)
     assert tier.view(master).leads
 
 
@@ -68,7 +66,7 @@ def test_starved_relay_is_not_buried(tier: Tier) -> None:
         time.sleep(4 * DEAD_AFTER_S)
         assert [tier.view(host).num_buried for host in others] == before
     newest = tier.publish()
-    wait_until(lambda: tier.everyone_has(newest))
+    tier.wait_for(newest)
     assert tier.view(master).leads
 
 
@@ -79,10 +77,10 @@ def test_relay_killed_in_broadcast_costs_no_chunk_twice(tier: Tier) -> None:
     for host in (third, last):  # both hold nothing now: the whole version travels to them through the second
         tier.kill(host)
         tier.restart(host)
-    wait_until(lambda: tier.view(third).num_chunks > 0)
+    tier.wait_for_chunks(third, 1)
     os.kill(doomed, signal.SIGKILL)
     tier.dead.add(second)
-    wait_until(lambda: tier.everyone_has(version))
+    tier.wait_for(version)
     views = [tier.view(host) for host in (third, last)]
     assert [view.num_useless_chunks for view in views] == [0, 0]
     assert views[0].num_chunks == views[1].num_chunks == tier.num_chunks
@@ -95,7 +93,8 @@ def test_killed_master_is_replaced_and_its_version_republished(tier: Tier) -> No
     master, second, *others = tier.settle()
     newest = tier.publish()
     tier.kill(master)  # before or after it began to forward
-    wait_until(lambda: tier.everyone_has(newest) and tier.stored == newest)
+    tier.wait_for(newest)
+    tier.wait_until_stored(newest)
     assert tier.chain() == (second, *others) and tier.view(second).leads
     tier.restart(master)
     assert tier.settle()[0] == second, "a restarted relay joins as a follower"

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.process.links import Links
 from engine.live.relay.actor import RelayActor
 from engine.live.relay.view import RelayView
+from engine.live.weights.segments import FOLDER, PREFIX, sweep
 from engine.pipeline.messages.addresses import TRAINER, relay_address, rollout_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_relay import WeightsWanted
@@ -18,6 +17,7 @@ from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.relay_chain import chain_order, chunk_bytes_for
 from engine.spec.job import JobSpec
 from tests.bench.engine.relays.publisher import PublisherActor
+from tests.waiting import eventually
 
 LOOK_EVERY_S: Final = 0.01  # each look takes time from the relays
 WITHIN_S: Final = 60.0  # for a busy machine; the simulation tests the promised times, with an exact clock
@@ -64,6 +64,12 @@ class Tier:
         for actor in (self._publisher, *self._relays.values()):
             self._ray.kill(actor, no_restart=True)
 
+    def end_and_sweep(self) -> None:
+        self.end()
+        files = f"{PREFIX}{self.links.run}-*"
+        what = "no shared memory of the relays is left"
+        eventually(lambda: [*sweep(), *FOLDER.glob(files)], what, until=lambda names: not names)
+
     def restart(self, host: int) -> None:
         self._incarnations[host] += 1
         self._start(host)
@@ -87,8 +93,21 @@ class Tier:
         view: RelayView = self._ray.get(self._relays[host].view.remote(), timeout=WITHIN_S)
         return view
 
-    def everyone_has(self, version: WeightsId, *, but: int | None = None) -> bool:
-        return all(version in self.view(host).visible for host in self.live if host != but)
+    def wait_for(self, version: WeightsId, *, but: int | None = None) -> None:
+        """Until the version is visible at every live relay."""
+
+        def missing() -> list[int]:
+            return [host for host in self.live if host != but and version not in self.view(host).visible]
+
+        eventually(missing, f"no relay lacks version {version}", until=lambda hosts: not hosts, every_s=LOOK_EVERY_S)
+
+    def wait_until_stored(self, version: WeightsId) -> None:
+        what = f"the publisher has stored version {version}"
+        eventually(lambda: self.stored, what, until=lambda stored: stored == version, every_s=LOOK_EVERY_S)
+
+    def wait_for_chunks(self, host: int, number: int) -> None:
+        what = f"relay {host} has {number} of {self.num_chunks} chunks"
+        eventually(lambda: self.view(host).num_chunks, what, until=lambda held: held >= number, every_s=LOOK_EVERY_S)
 
     @property
     def live(self) -> list[int]:
@@ -96,13 +115,19 @@ class Tier:
 
     def chain(self) -> tuple[int, ...]:
         """The order of the live relays, once all agree on it."""
-        wait_until(lambda: len({self.view(host).claim for host in self.live}) == 1)
-        return chain_order(self.live, self.view(self.live[0]).claim)
+        claims = eventually(
+            lambda: {self.view(host).claim for host in self.live},
+            "the relays agree on one claim",
+            until=lambda claims: len(claims) == 1,
+            every_s=LOOK_EVERY_S,
+        )
+        return chain_order(self.live, claims.pop())
 
     def settle(self) -> tuple[int, ...]:
         """Publishes a version to all relays, so that each has received its neighbours' messages."""
         version = self.publish()
-        wait_until(lambda: self.everyone_has(version) and self.stored == version)
+        self.wait_for(version)
+        self.wait_until_stored(version)
         return self.chain()
 
     def serve_replicas(self) -> list[WeightsServed]:
@@ -110,8 +135,11 @@ class Tier:
         for host in self.live:
             self._relays[host].connect.remote({rollout_address(host): replica})
             self._relays[host].deliver.remote(WeightsWanted(replica=host, incarnation=0, held=NO_WEIGHTS, exact=None))
-        wait_until(lambda: len(self._ray.get(replica.served.remote())) == len(self.live))
-        served: list[WeightsServed] = self._ray.get(replica.served.remote())
+        served: list[WeightsServed] = eventually(
+            lambda: self._ray.get(replica.served.remote()),
+            f"relays {self.live} serve their replicas",
+            until=lambda messages: len(messages) == len(self.live),
+        )
         self._ray.kill(replica, no_restart=True)
         return served
 
@@ -129,10 +157,3 @@ class Tier:
         self._publisher.connect.remote(peers)
         for relay in self._relays.values():
             relay.connect.remote({**peers, TRAINER: self._publisher})
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < give_up_at, "timed out"
-        time.sleep(LOOK_EVERY_S)

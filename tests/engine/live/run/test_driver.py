@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +17,7 @@ from engine.spec.facts import CheckpointSaved, Fact, RunFinished, StepTrained
 from engine.spec.job import JobSpec
 from engine.spec.logs.spans import trace_id
 from tests.otlp_collector import Collector
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.ray
 
@@ -57,6 +57,15 @@ class Ingest:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, args=[0.02], daemon=True).start()
+
+    def wait_for_step(self, driver: subprocess.Popen[str]) -> None:
+        eventually(
+            lambda: [fact.body.type for fact in self.facts],
+            "a step is trained",
+            until=lambda types: "step_trained" in types,
+            within_s=300,
+            process=driver,
+        )
 
 
 @pytest.fixture
@@ -149,10 +158,7 @@ def test_job_paused_by_heartbeat_resumes_in_another_driver(
     num_steps = 250  # many heartbeats long
     spec = {**SPEC, "training": {"steps": num_steps, "prompts_per_step": 2, "checkpoint_every": 1_000}}
     process = start(ingest, tmp_path, spec=spec, **where)
-    deadline = time.monotonic() + 300
-    while not any(fact.body.type == "step_trained" for fact in ingest.facts):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
+    ingest.wait_for_step(process)
     ingest.requests = [{"id": "r1", "kind": "pause"}]  # sent with every heartbeat from now on, as in production
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
@@ -180,10 +186,7 @@ def test_interrupted_driver_reports_it_in_its_last_fact(
 ) -> None:
     long = {**SPEC, "training": {"steps": 100_000}}
     process = start(ingest, tmp_path, ray_address=own_ray, python=python, repository=repository, spec=long)
-    deadline = time.monotonic() + 300
-    while not any(fact.body.type == "step_trained" for fact in ingest.facts):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
+    ingest.wait_for_step(process)
     process.terminate()
     process.communicate(timeout=180)
     assert process.returncode == 1

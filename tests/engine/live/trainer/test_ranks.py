@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -185,13 +184,11 @@ def test_failed_rank_step_is_reported_at_once_with_its_place(backend: str) -> No
     import ray
 
     remote: Any = ray.remote(TrainerHost)
-    longest_s = 120.0
+    longest_s = 3_600.0  # longer than the test may last: the caller does not wait for a collective's timeout
     host = remote.options(num_cpus=0.1).remote(partial(make_with_a_fault, backend), longest_s)
     ray.get(host.weights.remote())
-    begun = time.monotonic()
     with pytest.raises(Exception, match=r"rank 1: MemoryError: in a micro-batch of \d+ tokens.*; rank 0: "):
         ray.get(host.train.remote(trajectories_of(0)))
-    assert time.monotonic() - begun < longest_s / 2, "the caller waited for a collective's timeout"
     ray.kill(host)
 
 

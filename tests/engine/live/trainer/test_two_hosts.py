@@ -6,7 +6,6 @@ another file system counts as another host's.
 
 import multiprocessing
 import os
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,12 @@ from engine.pipeline.messages.to_relay import WeightsWanted
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import NO_WEIGHTS
 from engine.spec.job import JobSpec
+from infra.suite.speed import scale
 from tests.bench.engine.relays.travel import LoopbackLinks
 from tests.engine.live.trainer.test_shares import FIRST, SECOND, TrainingHosts, on_a_host_of_its_own, whole_version
+from tests.waiting import GIVES_UP_AFTER_S, eventually
 
 ROOT = Path(__file__).resolve().parents[4]
-WITHIN_S = 120.0
 SPEC = JobSpec.model_validate({"name": "two hosts", "rollout": {"replicas": 2}})
 
 
@@ -47,12 +47,6 @@ class Listening:
 
     def received(self) -> list[Message]:
         return self._received
-
-
-def wait_until(holds: Any) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < give_up_at, "timed out"
 
 
 def publish_from_two_hosts(folders: tuple[Path, Path]) -> None:
@@ -90,17 +84,20 @@ def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
         relay.connect.remote({**peers, **of_host})
     sizes = ray.get(trainer.publish.remote(FIRST))
     assert len(sizes) == 2 and sum(sizes) == len(expected), "each host has only its part"
-    wait_until(lambda: ray.get(relays[0].view.remote()).leads)
+    eventually(lambda: ray.get(relays[0].view.remote()), "the first relay leads", until=lambda view: view.leads)
     relays[0].deliver.remote(ray.get(trainer.offer.remote(FIRST)))
     for host, relay in enumerate(relays):
-        wait_until(lambda relay=relay: FIRST in ray.get(relay.view.remote()).visible)
+        eventually(
+            lambda relay=relay: ray.get(relay.view.remote()).visible,
+            f"relay {host} has the version",
+            until=lambda visible: FIRST in visible,
+        )
         relay.deliver.remote(WeightsWanted(replica=host, incarnation=0, held=NO_WEIGHTS, exact=None))
 
         def served(host: int = host) -> list[WeightsServed]:
             return [each for each in ray.get(replicas[host].received.remote()) if isinstance(each, WeightsServed)]
 
-        wait_until(served)
-        payload: Any = served()[0].payload
+        payload: Any = eventually(served, f"relay {host} serves its replica")[0].payload
         assert (folders[host] / payload.name).read_bytes() == expected
     assert ray.get(relays[1].view.remote()).num_bytes == len(expected), "not through the chain"
     ray.get(trainer.publish.remote(SECOND))
@@ -115,7 +112,7 @@ def test_relays_get_the_version_from_both_trainer_hosts(tmp_path: Path) -> None:
         target=publish_from_two_hosts, args=((segments.FOLDER, tmp_path),)
     )
     process.start()
-    process.join(2 * WITHIN_S)
+    process.join(2 * GIVES_UP_AFTER_S * scale())
     if process.is_alive():
         process.kill()
     assert process.exitcode == 0

@@ -4,8 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -31,18 +30,12 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.policy.lineage import WeightsId
 from engine.weights.chunks import TornWeights, chunk_spans
 from engine.weights.port import TensorEntry, WeightManifest, WeightVersion
+from tests.waiting import GIVES_UP_AFTER_S, eventually
 
 TOKEN = b"t" * 32
 NUM_BYTES = 3 * 2**20
 CHUNK_BYTES = 2**18
 NUM_CHUNKS = NUM_BYTES // CHUNK_BYTES
-WITHIN_S = 120.0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < give_up_at, "timed out"
 
 
 def weights(version: int, *, seed: int = 0) -> WeightVersion:
@@ -82,7 +75,7 @@ class LyingWire:
         while stretch := self._receive(source):
             num_bytes += len(stretch)
             if may_lie and num_bytes >= self._holds_at:
-                self.may_continue.wait(WITHIN_S)
+                self.may_continue.wait(GIVES_UP_AFTER_S)
             if may_lie and self.lies and num_bytes > 2**18 and len(stretch) > 1_000:
                 self.lies -= 1
                 stretch = stretch[:500] + bytes([stretch[500] ^ 1]) + stretch[501:]
@@ -152,6 +145,17 @@ class Pair:
         """Cuts the host off, as if it were dead."""
         self._silent.append(relay_address(host))
 
+    def wait_for_wire(self) -> None:
+        eventually(lambda: self.wire, "the follower is built")
+
+    def wait_for_chunks(self, host: int, number: int) -> None:
+        eventually(partial(self.chunks, host), f"relay {host} has {number} chunks", until=lambda held: held >= number)
+
+    def wait_for(self, version: WeightsId, *hosts: int) -> None:
+        for host in hosts:
+            what = f"relay {host} shows version {version}"
+            eventually(partial(self.visible, host), what, until=lambda visible: version in visible)
+
     def seals(self, host: int) -> dict[WeightsId, str]:
         return dict(look_into(self._loops[relay_address(host)], lambda body: body.view().seals))
 
@@ -181,15 +185,16 @@ def handover() -> Iterator[Handover]:
 def test_chunk_corrupted_on_the_wire_is_refetched(handover: Handover, lies: int) -> None:
     pair = Pair(lies=lies)
     try:
-        wait_until(lambda: pair.wire is not None)
+        pair.wait_for_wire()
         sent = weights(1)
         handover.keep(sent)
         pair.offer(sent.manifest, handover.payload(sent.manifest.weights))
         version = WeightsId(0, 1)
-        wait_until(lambda: version in pair.visible(1))
+        pair.wait_for(version, 1)
         assert pair.wire is not None and pair.wire.lies == 0
         assert pair.bytes_of(0, version) == pair.bytes_of(1, version) == bytes(sent.buffer)
-        wait_until(lambda: VersionStored(weights=WeightsId(0, 1)) in pair.to_trainer)
+        stored = VersionStored(weights=WeightsId(0, 1))
+        eventually(lambda: pair.to_trainer, "the version is stored", until=lambda messages: stored in messages)
     finally:
         pair.close()
 
@@ -214,17 +219,18 @@ def test_chunks_are_forwarded_early_and_shown_once_complete(
     sent, offered, trainers_wire = far
     pair = Pair(lies=lies)
     try:
-        wait_until(lambda: pair.wire is not None)
+        pair.wait_for_wire()
         pair.offer(sent.manifest, offered)
-        wait_until(lambda: pair.chunks(1) >= NUM_CHUNKS // 2)
+        pair.wait_for_chunks(1, NUM_CHUNKS // 2)
         assert not pair.visible(0) and not pair.visible(1)
         trainers_wire.may_continue.set()
-        wait_until(lambda: WeightsId(0, 1) in pair.visible(0) & pair.visible(1))
+        pair.wait_for(WeightsId(0, 1), 0, 1)
         assert pair.bytes_of(0, WeightsId(0, 1)) == pair.bytes_of(1, WeightsId(0, 1)) == bytes(sent.buffer)
         assert pair.chunks(1) == NUM_CHUNKS
         chunks = (sent.buffer[start:end] for start, end in chunk_spans(NUM_BYTES, CHUNK_BYTES))
         seal = sha256(b"".join(sha256(chunk).digest() for chunk in chunks)).hexdigest()
-        wait_until(lambda: pair.seals(0) == pair.seals(1) == {WeightsId(0, 1): seal})
+        both = ({WeightsId(0, 1): seal},) * 2
+        eventually(lambda: (pair.seals(0), pair.seals(1)), "both have the seal", until=lambda seals: seals == both)
     finally:
         pair.close()
 
@@ -236,14 +242,14 @@ def test_relay_whose_head_dies_midway_shows_only_whole_versions(
     sent, offered, trainers_wire = far
     pair = Pair(lies=0)
     try:
-        wait_until(lambda: pair.wire is not None)
+        pair.wait_for_wire()
         pair.offer(sent.manifest, offered)
-        wait_until(lambda: pair.chunks(1) >= NUM_CHUNKS // 2)
+        pair.wait_for_chunks(1, NUM_CHUNKS // 2)
         pair.silence(0)
-        wait_until(pair.agree)
+        eventually(pair.agree, "the second relay wants to lead")
         assert not pair.visible(1)
         pair.offer(sent.manifest, handover.payload(sent.manifest.weights), to=1)
-        wait_until(lambda: WeightsId(0, 1) in pair.visible(1))
+        pair.wait_for(WeightsId(0, 1), 1)
         assert pair.bytes_of(1, WeightsId(0, 1)) == bytes(sent.buffer)
     finally:
         trainers_wire.may_continue.set()
@@ -283,7 +289,7 @@ def test_stranger_without_the_token_can_neither_send_nor_read() -> None:
                 pass
     with call(listener.reach, TOKEN) as link:
         link.sendall(b"welcome")
-    wait_until(lambda: served == [b"welcome"])
+    eventually(lambda: served, "the message is served", until=lambda messages: messages == [b"welcome"])
     listener.close()
 
 

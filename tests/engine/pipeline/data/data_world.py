@@ -76,7 +76,7 @@ class Body:
     """A token is a byte."""
     voice: dict[SampleKey, int] = field(default_factory=dict)
 
-    def said(self, keys: list[SampleKey]) -> tuple[SampleProgress, ...]:
+    def progress_of(self, keys: list[SampleKey]) -> tuple[SampleProgress, ...]:
         return tuple(
             SampleProgress(
                 key=key,
@@ -88,7 +88,7 @@ class Body:
             if key in self.running
         )
 
-    def said_since(self, acknowledged: Sequence[AcknowledgedProgress]) -> tuple[SampleProgress, ...]:
+    def increments_since(self, acknowledged: Sequence[AcknowledgedProgress]) -> tuple[SampleProgress, ...]:
         by_key = {each.key: each for each in acknowledged}
         return tuple(
             replace(
@@ -100,7 +100,7 @@ class Body:
                 since=by_key[whole.key].num_tokens,
                 sample_run=by_key[whole.key].sample_run,
             )
-            for whole in self.said(list(by_key))
+            for whole in self.progress_of(list(by_key))
         )
 
     @property
@@ -201,7 +201,9 @@ class DataWorld:
                 case ReportProgress():
                     for key in body.running:
                         self._speak(body, key)
-                    self._receive(self._address(body), ProgressReported(progress=body.said_since(effect.acknowledged)))
+                    self._receive(
+                        self._address(body), ProgressReported(progress=body.increments_since(effect.acknowledged))
+                    )
                 case InstallWeights():
                     self._install(body, effect)
                 case _:
@@ -247,7 +249,7 @@ class DataWorld:
             key=order.group.key,
             lease=order.group.lease,
             weights=order.weights,
-            progress=body.said(keys),
+            progress=body.progress_of(keys),
             payload=None,
         )
         for key in keys:

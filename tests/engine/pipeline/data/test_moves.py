@@ -12,7 +12,16 @@ from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupTask, HeldGroup, Move, Reservation, VersionRun
 from engine.policy.lineage import WeightsId
-from tests.engine.pipeline.brain_builders import BESIDE, DataWithDisk, answers, granted, holding, of, said, to_replica
+from tests.engine.pipeline.brain_builders import (
+    BESIDE,
+    DataWithDisk,
+    answers,
+    granted,
+    holding,
+    of,
+    sample_progress,
+    to_replica,
+)
 
 SOURCE, HOST = 0, 1
 
@@ -173,7 +182,7 @@ def test_leaving_replica_gets_no_work_and_is_released_when_empty() -> None:
 
 def test_samples_stopped_by_leaving_replica_resume_elsewhere() -> None:
     pair = SourceAndHost()
-    stopped = tuple(said(pair.task.key, sample, num_tokens=4) for sample in (0, 1))
+    stopped = tuple(sample_progress(pair.task.key, sample, num_tokens=4) for sample in (0, 1))
     effects = pair.sync(SOURCE, wants=0, is_leaving=True, progress=stopped)
     (task,) = granted(effects)
     assert task.key == pair.task.key and task.progress == stopped
@@ -208,7 +217,7 @@ def test_host_without_the_weights_of_the_move_gets_nothing() -> None:
 
 def test_group_of_lost_replica_resumes_on_its_older_weights() -> None:
     data, old, _ = two_versions()
-    data.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(said(old.key, 0, num_tokens=7),)))
+    data.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(sample_progress(old.key, 0, num_tokens=7),)))
     tasks = {task.key: task for task in granted(data.handle(ReplicaGone(replica=SOURCE, incarnation=0)))}
     assert tasks[old.key].exact == V0 and tasks[old.key].progress[0].num_tokens == 7
 
@@ -222,7 +231,7 @@ def test_mixed_sample_resumes_on_fresh_weights_or_begins_again(
 ) -> None:
     data, old, _ = two_versions(plan)
     runs = (VersionRun(weights=V0, num_tokens=4), VersionRun(weights=V1, num_tokens=3))
-    mixed = replace(said(old.key, 0, num_tokens=7), runs=runs)
+    mixed = replace(sample_progress(old.key, 0, num_tokens=7), runs=runs)
     data.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(mixed,)))
     data.handle(ReplicaGone(replica=SOURCE, incarnation=0))
     tasks = {task.key: task for task in granted(data.sync(HOST, version=1, wants=8, beside=(V0,)))}

@@ -15,7 +15,7 @@ from tests.engine.pipeline.brain_builders import (
     holding,
     keys_of,
     of,
-    said,
+    sample_progress,
     to_replica,
 )
 
@@ -105,7 +105,7 @@ def with_a_partial(*, num_tokens: int = 7, replica: int = 0) -> tuple[DataWithDi
     """One group on a replica that has reported progress of its first sample."""
     data = DataWithDisk().past_the_evaluation()
     (task,) = granted(data.sync(replica, wants=2))
-    progress = (said(task.key, 0, num_tokens=num_tokens),)
+    progress = (sample_progress(task.key, 0, num_tokens=num_tokens),)
     data.handle(ProgressStreamed(replica=replica, incarnation=0, progress=progress))
     return data, task
 
@@ -114,7 +114,7 @@ def test_group_that_grows_slowly_stays_where_it_is() -> None:
     data, task = with_a_partial(num_tokens=1)
     for num_tokens in range(2, 5):
         data.sync(wants=0, groups=holding([task]))
-        progress = (said(task.key, 0, num_tokens=num_tokens),)
+        progress = (sample_progress(task.key, 0, num_tokens=num_tokens),)
         data.handle(ProgressStreamed(replica=0, incarnation=0, progress=progress))
         assert of(data.wait(data.plan.sample_deadline_s), FaultReported) == []
     assert of(data.wait(data.plan.sample_deadline_s), FaultReported) != [], "it hangs from here on"
@@ -126,7 +126,7 @@ def test_unfinished_sample_of_lost_replica_resumes_elsewhere() -> None:
     effects = data.handle(ReplicaGone(replica=0, incarnation=0))
     (again,) = granted(effects)
     assert again.key == task.key and again.exact == WeightsId(0, 0)
-    assert again.progress == (said(task.key, 0, num_tokens=7),), "also on a replica that wants no fresh work"
+    assert again.progress == (sample_progress(task.key, 0, num_tokens=7),), "also on a replica that wants no fresh work"
     data.sync(1, wants=0, groups=holding([again]), finished=answers([again]))
     data.sync(1, wants=0, finished=answers(granted(data.sync(1, wants=2))))
     (batch,) = data.batch(1)
@@ -150,7 +150,7 @@ def test_sample_begins_again_when_no_replica_holds_its_weights() -> None:
 
 def test_shorter_progress_of_a_sample_is_ignored() -> None:
     data, task = with_a_partial(num_tokens=7)
-    data.handle(ProgressStreamed(replica=0, incarnation=0, progress=(said(task.key, 0, num_tokens=3),)))
+    data.handle(ProgressStreamed(replica=0, incarnation=0, progress=(sample_progress(task.key, 0, num_tokens=3),)))
     data.sync(1, wants=0, room=8)
     (again,) = granted(data.handle(ReplicaGone(replica=0, incarnation=0)))
     assert again.progress[0].num_tokens == 7
@@ -159,6 +159,6 @@ def test_shorter_progress_of_a_sample_is_ignored() -> None:
 def test_progress_from_a_replica_without_ownership_is_ignored() -> None:
     data, task = with_a_partial(num_tokens=7)
     data.sync(1, wants=0, room=8)
-    data.handle(ProgressStreamed(replica=1, incarnation=0, progress=(said(task.key, 0, num_tokens=90),)))
+    data.handle(ProgressStreamed(replica=1, incarnation=0, progress=(sample_progress(task.key, 0, num_tokens=90),)))
     (again,) = granted(data.handle(ReplicaGone(replica=0, incarnation=0)))
     assert again.progress[0].num_tokens == 7

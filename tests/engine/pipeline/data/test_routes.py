@@ -8,7 +8,7 @@ import pytest
 from engine.pipeline.messages.to_data import ProgressStreamed
 from engine.pipeline.packed import Bytes, Floats, Ints
 from engine.pipeline.records import NO_ROUTES, GroupTask, SampleKey, SampleProgress, Trajectory, TrajectoryContent
-from tests.engine.pipeline.brain_builders import DataWithDisk, answers, granted, holding, said
+from tests.engine.pipeline.brain_builders import DataWithDisk, answers, granted, holding, sample_progress
 
 SAMPLE_RUN = 3
 REPORTED = b"abcdef"
@@ -23,7 +23,7 @@ def with_reported_routes(*, sample_run: int = SAMPLE_RUN) -> tuple[DataWithDisk,
 
 
 def progress_of(task: GroupTask, sample_run: int) -> SampleProgress:
-    whole = said(task.key, 0, num_tokens=4)
+    whole = sample_progress(task.key, 0, num_tokens=4)
     return replace(whole, packed_routes=REPORTED, num_route_bytes=len(REPORTED), sample_run=sample_run)
 
 

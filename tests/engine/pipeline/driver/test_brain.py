@@ -133,6 +133,14 @@ def test_phases_follow_a_job_and_never_go_back() -> None:
     assert phases(driver.send(step(1), evaluated, step(2), EvaluationStarted(version=2), step(2))) == ["finalizing"]
 
 
+def test_phases_of_an_evaluation_only_job() -> None:
+    driver = DriverBrain(replace(PLAN, steps=0), now=0.0, num_replicas=1)
+    evaluated = EvaluationReported(weights=WeightsId(0, 5), num_prompts=1, reward_mean=0, reward_std=0, length_mean=1)
+    reports = (LOADED[0], EvaluationStarted(version=5), LOADED[1], evaluated)
+    effects = [effect for report in reports for effect in driver.handle(report, 0.0)]
+    assert effects == [AnnounceReady(num_replicas=1, num_parameters=9), EnterPhase(phase="evaluating")]
+
+
 def test_a_job_that_trains_is_ready_though_a_replica_still_loads() -> None:
     trainer, first, second = LOADED
     assert DriverProbe().send(trainer, first, step(1), step(2), second) == [

@@ -26,7 +26,7 @@ from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, ResidentLoad
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.schedule import PRESETS
-from tests.engine.pipeline.brain_builders import BESIDE, PLAN, of, said, served
+from tests.engine.pipeline.brain_builders import BESIDE, PLAN, of, sample_progress, served
 
 KEY = GroupKey(ordinal=0)
 TASK = GroupTask(key=KEY, samples=(0, 1), lease=5)
@@ -319,7 +319,7 @@ def test_progress_of_samples_is_streamed_periodically() -> None:
         SampleKey(group=KEY, sample=sample) for sample in (0, 1)
     ]
     assert len(of(brain.handle(Tick(), 7.0), ReportProgress)[0].acknowledged) == 3
-    progress = (said(KEY, 0, num_tokens=9),)
+    progress = (sample_progress(KEY, 0, num_tokens=9),)
     (streamed,) = of(brain.handle(ProgressReported(progress=progress), 4.1), ProgressStreamed)
     assert (streamed.replica, streamed.progress) == (0, progress)
 
@@ -433,7 +433,7 @@ def test_leaving_replica_stops_unmoved_samples_in_time() -> None:
     assert of(brain.handle(Tick(), 11.0), StopSequences) == []
     (stop,) = of(brain.handle(Tick(), 12.5), StopSequences)
     assert stop.reports and stop.groups[0].samples == (0, 1)
-    progress = (said(KEY, 0, num_tokens=4), said(KEY, 1, num_tokens=2))
+    progress = (sample_progress(KEY, 0, num_tokens=4), sample_progress(KEY, 1, num_tokens=2))
     (sync,) = of(brain.handle(ProgressReported(progress=progress, is_stopped=True), 12.6), ReplicaSynced)
     assert sync.progress == progress and sync.groups == ()
 

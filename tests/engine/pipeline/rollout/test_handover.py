@@ -13,13 +13,13 @@ from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Re
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.rollout.workload import AWAIT_S
 from engine.policy.lineage import WeightsId
-from tests.engine.pipeline.brain_builders import PLAN, of, said
+from tests.engine.pipeline.brain_builders import PLAN, of, sample_progress
 from tests.engine.pipeline.data.data_world import Body, DataWorld
 from tests.engine.pipeline.rollout.test_brain import ready, running
 
 KEY, V0 = GroupKey(ordinal=0), WeightsId(0, 0)
-KNOWN = (said(KEY, 0, num_tokens=3),)
-SENT = (said(KEY, 0, num_tokens=6), said(KEY, 1, num_tokens=4))
+KNOWN = (sample_progress(KEY, 0, num_tokens=3),)
+SENT = (sample_progress(KEY, 0, num_tokens=6), sample_progress(KEY, 1, num_tokens=4))
 TOLD = WorkGranted(
     incarnation=0,
     tasks=(GroupTask(key=KEY, samples=(0, 1), lease=9, exact=V0, progress=KNOWN, is_handed_over=True),),

@@ -201,6 +201,12 @@ def test_evaluation_only_job_may_keep_trainer_devices() -> None:
     assert refusals({"training": {"steps": 0}, "resources": {"trainer_devices": 4}}) == {}
 
 
+def test_job_without_steps_only_evaluates_once() -> None:
+    assert JobSpec.model_validate({"name": "e", "training": {"steps": 0}}).only_evaluates
+    assert not JobSpec.model_validate({"name": "e", "training": {"steps": 1}}).only_evaluates
+    assert list(refusals({"training": {"steps": 0}, "evaluation": {"every": 1}})) == ["evaluation.every"]
+
+
 def test_accepted_spec_is_read_without_misfit_rules() -> None:
     document = {"name": "t", "trainer": {"zero_stage": 3}, "tags": ["a", "a"]}
     accepted = JobSpec.accepted(document)

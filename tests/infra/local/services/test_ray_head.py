@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ from infra.local.home import PROJECT, Home
 from infra.local.ports import PortClaims
 from infra.local.processes import belongings, end_belongings
 from infra.local.services.site import Service, Site
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.ray
 
@@ -58,20 +58,20 @@ def _start(site: Site, service: Service) -> None:
         environment = site.marked(service) | {"LAMINAR_RAY_PYTHON": sys.executable}
         subprocess.Popen(service.command(), stdout=log, stderr=log, cwd=PROJECT, env=environment,
                          start_new_session=True)  # fmt: skip
-    deadline = time.monotonic() + service.starts_within_s
-    while not service.is_healthy():
-        assert time.monotonic() < deadline, log_file.read_text()[-2000:]
-        time.sleep(0.2)
+    eventually(
+        service.is_healthy, "Ray is healthy", within_s=service.starts_within_s, every_s=0.2,
+        log=lambda: log_file.read_text()[-2000:],
+    )  # fmt: skip
 
 
 def _listening(home: Home) -> set[str]:
     """The addresses on which the home's processes, Ray's own workers included, accept connections."""
-    found = set()
+    addresses = set()
     for process in belongings(home):
         with suppress(psutil.Error):
             sockets = process.net_connections(kind="tcp")
-            found |= {each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN}
-    return found
+            addresses |= {each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN}
+    return addresses
 
 
 def _submit(site: Site, token: str) -> httpx.Response:
@@ -81,10 +81,12 @@ def _submit(site: Site, token: str) -> httpx.Response:
 
 @pytest.mark.long
 def test_local_ray_needs_the_token_and_listens_on_loopback(site: Site) -> None:
-    deadline = time.monotonic() + 300
-    while (answer := _submit(site, site.home.secret("ray"))).status_code != 200:
-        assert time.monotonic() < deadline, answer.text[-1000:]
-        time.sleep(0.5)
+    def submission() -> tuple[int, str]:
+        response = _submit(site, site.home.secret("ray"))
+        return response.status_code, response.text[-1000:]
+
+    what = "Ray takes a job with the token"
+    eventually(submission, what, until=lambda response: response[0] == 200, within_s=300, every_s=0.5)
     assert _listening(site.home) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
@@ -112,11 +114,11 @@ def _launcher(site: Site, entrypoint: str) -> RayLauncher:
     return RayLauncher(site.ray.url, site.home.secret("ray"), entrypoint=entrypoint)
 
 
-def _settled(launcher: RayLauncher, submission: str, *, within_s: float = 300.0) -> SubmissionStatus:
-    deadline = time.monotonic() + within_s
-    while (status := launcher.status(submission)).is_live and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return status
+def _settled(launcher: RayLauncher, submission: str) -> SubmissionStatus:
+    return eventually(
+        lambda: launcher.status(submission), f"{submission} ends", until=lambda status: not status.is_live,
+        within_s=300, every_s=0.2,
+    )  # fmt: skip
 
 
 @pytest.mark.long
@@ -147,8 +149,10 @@ def test_stop_ends_what_runs_and_leaves_the_rest_alone(site: Site) -> None:
     launcher = _launcher(site, "sleep 600")
     launcher.launch(ORDER, "job_stop-1-1")
     assert "job_stop-1-1" in launcher.live_submissions()
-    while launcher.status("job_stop-1-1") is SubmissionStatus.PENDING:
-        time.sleep(0.2)
+    eventually(
+        lambda: launcher.status("job_stop-1-1"), "the job runs",
+        until=lambda status: status is not SubmissionStatus.PENDING, within_s=300, every_s=0.2,
+    )  # fmt: skip
     launcher.stop("job_stop-1-1")
     assert _settled(launcher, "job_stop-1-1") is SubmissionStatus.STOPPED
     assert "job_stop-1-1" not in launcher.live_submissions()
@@ -193,8 +197,8 @@ def test_doctor_sees_rays_version_devices_and_nodes(site: Site) -> None:
     ray = dashboard_of(RayAddress(), ours)
     assert f"ray=={ray.version()} " in (PROJECT / "infra/locks/engine.txt").read_text()
     assert devices_of(ray.hosts()) == (8, "cpu") and not accepts_unauthenticated(site.ray.url)
-    found = list(check_nodes(ours))
-    assert {finding.fault for finding in found} - {"nodes.sandbox"} == {"nodes.control"}, found
+    findings = list(check_nodes(ours))
+    assert {finding.fault for finding in findings} - {"nodes.sandbox"} == {"nodes.control"}, findings
     assert not list((site.home.store / "jobs").glob("doctor-*"))
     headers = {"Authorization": f"Bearer {site.home.secret('ray')}"}
     listed = httpx.get(f"{site.ray.url}/api/jobs/", headers=headers, timeout=60).json()

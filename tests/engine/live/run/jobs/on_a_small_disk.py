@@ -13,6 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from infra.suite.speed import scale
+from tests.waiting import eventually
+
 STEPS: Final = 30
 FULL_FROM_STEP: Final = 4
 FULL_FOR_S: Final = 12.0
@@ -35,13 +38,18 @@ def main() -> None:
     spec.write_text(json.dumps(SPEC))
     run = subprocess.Popen([sys.executable, "-m", "engine", "run", str(spec), "--out", str(out)], stdout=sys.stderr)
     try:
-        until = time.monotonic() + ENDS_WITHIN_S
-        while run.poll() is None and time.monotonic() < until and reached(out) < FULL_FROM_STEP:
-            time.sleep(0.1)
+        eventually(
+            lambda: reached(out),
+            f"step {FULL_FROM_STEP} is trained",
+            until=lambda step: step >= FULL_FROM_STEP,
+            within_s=ENDS_WITHIN_S,
+            every_s=0.1,
+            process=run,
+        )
         fill(small / "filler")
         time.sleep(FULL_FOR_S)
         (small / "filler").unlink()
-        assert run.wait(max(0.0, until - time.monotonic())) == 0, "the run did not succeed"
+        assert run.wait(ENDS_WITHIN_S * scale()) == 0, "the run did not succeed"
     finally:
         run.terminate()
     print(json.dumps({"ledger": facts(out)[-1]["body"]["ledger"], "steps": reached(out)}))

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from engine.spec.facts import CheckpointSaved, Evaluated, FaultDetected, RunFini
 from engine.spec.job import JobSpec
 from tests.engine.live.process.starving import starved
 from tests.engine.live.run.jobs.blows import Blows
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 
@@ -92,8 +92,7 @@ def test_unreported_steps_of_a_dead_trainer_are_repeated(tmp_path: Path, process
 
     def block_until_the_trainer_is_done() -> None:
         last = tmp_path / "checkpoints" / "step-000016" / PROGRESS_FOLDER / MANIFEST_FILE
-        while not last.exists():
-            time.sleep(0.05)
+        eventually(last.exists, "the trainer has saved its last step", within_s=300)
         processes_of("TrainerActor")[0].send_signal(signal.SIGKILL)
 
     sink = Blows({6: block_until_the_trainer_is_done})

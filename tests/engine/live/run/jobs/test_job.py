@@ -6,7 +6,6 @@ successful run share one.
 
 import shutil
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from engine.spec.facts import (
 )
 from engine.spec.job import JobSpec
 from tests.engine.live.conftest import actor_processes
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 
@@ -84,24 +84,23 @@ def run(
     return attempt.run(lambda: None)
 
 
-def nothing_is_left(processes_of: ProcessesOf) -> bool:
-    deadline = time.monotonic() + 60  # ray.kill is asynchronous
-    while any(
-        processes_of(kind) for kind in ("TrainerActor", "RolloutActor", "DataActor", "RelayActor", "EnvironmentActor")
-    ):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+def wait_for_the_end_of_actors(processes_of: ProcessesOf) -> None:
+    """ray.kill is asynchronous."""
+    kinds = ("TrainerActor", "RolloutActor", "DataActor", "RelayActor", "EnvironmentActor")
+    eventually(
+        lambda: [process for kind in kinds for process in processes_of(kind)],
+        "every actor has ended",
+        until=lambda processes: not processes,
+        every_s=0.1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A successful run of four steps."""
+    """A successful run of four steps, whose actors have ended."""
 
     finished: RunFinished
     sink: WatchingSink
-    was_cleaned_up: bool
     recorded: Path | None = None
 
     @property
@@ -115,7 +114,8 @@ class Trained:
 def laminar(own_ray: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     sink = WatchingSink()
     finished = run(spec(steps=4, evaluation={"prompts": 8, "every": 2}), tmp_path_factory.mktemp("laminar"), sink)
-    return Trained(finished=finished, sink=sink, was_cleaned_up=nothing_is_left(actor_processes))
+    wait_for_the_end_of_actors(actor_processes)
+    return Trained(finished=finished, sink=sink)
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +123,8 @@ def sync(own_ray: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     sink = WatchingSink()
     folder, recorded = tmp_path_factory.mktemp("sync"), tmp_path_factory.mktemp("recorded") / "step-3"
     finished = run(spec(steps=4, schedule={"name": "sync"}), folder, sink, recorded_step=(3, recorded))
-    was_cleaned_up = nothing_is_left(actor_processes)
-    return Trained(finished=finished, sink=sink, was_cleaned_up=was_cleaned_up, recorded=recorded)
+    wait_for_the_end_of_actors(actor_processes)
+    return Trained(finished=finished, sink=sink, recorded=recorded)
 
 
 @pytest.mark.proof
@@ -158,7 +158,6 @@ def test_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pytest
     assert samples[0].response
     num_samples = Counter(each.prompt_ordinal for each in samples if each.end == "trained")
     assert samples[0].group_size in num_samples.values(), "no group is reported whole"
-    assert trained.was_cleaned_up
 
 
 @pytest.mark.long
@@ -207,7 +206,7 @@ def test_cancel_stops_everything_at_once(tmp_path: Path, processes_of: Processes
     assert sink.of(StepTrained)[-1].step < 1_000
     assert sink.of(RequestAcknowledged)[0].request_id == "r1"
     assert sink.bodies[-1] == finished
-    assert nothing_is_left(processes_of)
+    wait_for_the_end_of_actors(processes_of)
 
 
 @pytest.mark.long
@@ -223,7 +222,7 @@ def test_fenced_attempt_stops_and_records_nothing_more(tmp_path: Path, processes
     with pytest.raises(Fenced, match="fence 2 runs"):
         run(spec(steps=1_000, rollout=ALONE), tmp_path, sink, requests)
     assert not sink.of(RunFinished)
-    assert nothing_is_left(processes_of)
+    wait_for_the_end_of_actors(processes_of)
 
 
 @pytest.mark.long

@@ -1,6 +1,5 @@
 """Pause, resume and resize of a real job on a real Ray: no sample is lost, and devices are released."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from engine.spec.facts import (
     TrajectoriesSampled,
 )
 from engine.spec.job import JobSpec
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 
@@ -141,10 +141,10 @@ def test_replicas_leave_and_return_while_training_continues(
             seen["before"] = body.step
             sink.send(ControlRequest(id="r1", kind="resize", replicas=1))
         if isinstance(body, ReplicasResized) and body.replicas == 1:
-            deadline = time.monotonic() + 60
-            while len(processes_of("RolloutActor")) > 1 and time.monotonic() < deadline:
-                time.sleep(0.05)
-            seen["smaller"] = len(processes_of("RolloutActor"))
+            replicas = eventually(
+                lambda: processes_of("RolloutActor"), "one replica is left", until=lambda processes: len(processes) <= 1
+            )
+            seen["smaller"] = len(replicas)
             sink.send(ControlRequest(id="r2", kind="resize", replicas=2))
         if isinstance(body, ReplicasResized) and body.replicas == 2:
             seen["larger"] = body
