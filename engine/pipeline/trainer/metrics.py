@@ -26,7 +26,7 @@ class StepTiming:
     """From the end of the step before until the end of this one."""
 
 
-def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
+def batch_series(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
     staleness = [staleness_of(batch, trajectory) for trajectory in trajectories]
     lengths = sorted(trajectory.num_tokens for trajectory in trajectories)

@@ -106,7 +106,7 @@ class Tally:
         update_witnessed(gradient_norms=torch.tensor(list(outcome.grad_norms.values()), dtype=torch.float64))
 
 
-def step_metrics(tally: Tally) -> dict[str, float]:
+def loss_series(tally: Tally) -> dict[str, float]:
     """Drops non-finite values, which can be neither plotted nor stored; `train/skipped` counts their updates."""
     metrics = _measure_tokens(tally) | _measure_updates(tally) | tally.gap.metrics(tally.ranks)
     return {name: value for name, value in metrics.items() if math.isfinite(value)}

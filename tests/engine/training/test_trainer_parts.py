@@ -18,7 +18,7 @@ from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec, TeacherSpec, 
 from engine.spec.recipes import AlgorithmName
 from engine.training.parts.lora import LowRankUpdate
 from engine.training.port import TrainingTrajectory
-from engine.training.step.loss import StepLoss
+from engine.training.step.loss import StepFactory
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.mini_batch import MicroLoss
@@ -125,7 +125,7 @@ def test_merged_weights_are_not_kept_for_the_backward_pass(
 
     monkeypatch.setattr(LowRankUpdate, "apply_to", watched)
     trainer = trainer_of(make_llama(), trainer=LORA)
-    losses = next(next(trainer._step_loss.begin(trajectories_of(0)).updates()))
+    losses = next(next(trainer._steps.begin(trajectories_of(0)).updates()))
     assert len(merged) == 2 * 4 and all(reference.expired() for reference in merged)
     losses.policy.backward()  # type: ignore[no-untyped-call]
     assert len(merged) == 2 * 4 + 7, "merged again in the backward pass, except the first, whose input has no gradient"
@@ -177,7 +177,7 @@ def gradients_of_ranks(
         policy, reference, teacher = (load_decoder(folder, device="cpu") for _ in range(3))
         critic = Critic(load_decoder(folder, device="cpu"))
         critic.value_D.data.fill_(0.1)
-        loss = StepLoss(
+        factory = StepFactory(
             given,
             num_weights=1,
             attention_width=0,
@@ -195,7 +195,7 @@ def gradients_of_ranks(
             device="cpu",
             ranks=ThreadRanks(index, barrier, board),
         )
-        step, num_passes, lasts = loss.begin(batch), 0, 0
+        step, num_passes, lasts = factory.begin(batch), 0, 0
 
         def backward(losses: MicroLoss) -> None:
             nonlocal num_passes, lasts
@@ -264,7 +264,7 @@ def test_group_without_signal_is_measured_without_gradient(
 ) -> None:
     algorithm, batch = AlgorithmSpec(name="grpo"), of_one_prompt_each(trajectories_of(0), flat=frozenset({0, 2}))
     quick, ((metrics, _, num_passes), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, batch)
-    monkeypatch.setattr(StepLoss, "_silent", lambda *_: frozenset())
+    monkeypatch.setattr(StepFactory, "_silent", lambda *_: frozenset())
     slow, ((before, _, num_before),) = gradients_of_ranks(make_llama(), algorithm, 1, batch)
     torch.testing.assert_close(quick, slow, rtol=1e-4, atol=1e-6)
     assert quick.any() and num_passes < num_before, "two of three groups have no backward pass"
