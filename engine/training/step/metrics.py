@@ -1,4 +1,4 @@
-"""Metrics of a step, from sums over micro-batches, ranks and updates.
+"""Series of a step's losses, from sums over micro-batches, ranks and updates.
 
     M written tokens of the step
 
@@ -156,8 +156,6 @@ def _measure_tokens(tally: Tally) -> dict[str, float]:
         "train/shared_fraction": tally.batched.shared_fraction,
         "train/tokens": float(batch.num_tokens),
         "train/trained_tokens": float(tally.batched.num_tokens),
-        "reward/mean": float(batch.rewards_N.mean()),
-        "reward/std": float(batch.rewards_N.std()),
     }
     if "routable" in sums:
         metrics["train/unrouted_fraction"] = sums["unrouted"] / sums["routable"]
