@@ -25,6 +25,7 @@ from backend.variables import (
     read_proxies,
     read_switch,
     read_words,
+    shared_with_nodes,
     whole_number,
 )
 
@@ -70,11 +71,7 @@ class Environment:
         default="",
         when_unset="pools with their own Ray cluster send no token",
     )
-    store_dir: Path = declared(  # Ray nodes may write it: its contents are untrusted
-        "Folder that the control plane and every Ray node share (set it there too): checkpoints, undelivered "
-        "facts. With `LAMINAR_STORE_URL`, the hosts of a trainer's further devices may have a folder of their own.",
-        read=Path,
-    )
+    store_dir: Path = shared_with_nodes("LAMINAR_STORE_DIR", read=Path)  # untrusted: Ray nodes may write it
     site_dir: Path = declared(
         "Folder shared by web, worker and beat, and not accessible to Ray nodes: static files, the audit log's anchors "
         "and key. Not within `LAMINAR_STORE_DIR`.",
@@ -87,30 +84,12 @@ class Environment:
         read=read_hosts,
     )
     debug: bool = declared("1 shows tracebacks in the browser; leave it at 0.", default="0", read=read_switch)
-    log_format: str = declared(
-        "`json` makes every line of a log an object (see [Logs](#logs)); set it on Ray nodes too.",
-        default="",
-        when_unset="text",
-        read=read_log_format,
-    )
-    otlp_url: str = declared(
-        "A collector of traces, such as `http://collector:4318` (see [Traces](#traces)); set it on Ray nodes too.",
-        default="",
-        when_unset="no traces",
-        read=read_collector,
-    )
-    store_url: str = declared(
-        "Where checkpoints and trajectories go, such as `s3://bucket/prefix`.",
-        default="",
-        when_unset="the shared folder",
-    )
-    store_endpoint: str = declared(
-        "Address of an S3-compatible server that is not Amazon's.", default="", when_unset="Amazon's"
-    )
-    store_region: str = declared("Region of the bucket.", default="", when_unset="`AWS_DEFAULT_REGION`")
-    store_addressing: str = declared(
-        "`path` (https://host/bucket/key) or `virtual` (https://bucket.host/key).", default="", when_unset="`path`"
-    )
+    log_format: str = shared_with_nodes("LAMINAR_LOG_FORMAT", read=read_log_format)
+    otlp_url: str = shared_with_nodes("LAMINAR_OTLP_URL", read=read_collector)
+    store_url: str = shared_with_nodes("LAMINAR_STORE_URL")
+    store_endpoint: str = shared_with_nodes("LAMINAR_STORE_ENDPOINT")
+    store_region: str = shared_with_nodes("LAMINAR_STORE_REGION")
+    store_addressing: str = shared_with_nodes("LAMINAR_STORE_ADDRESSING")
     ca_file: str = declared(
         "File of your own certificate authorities (PEM), trusted in addition to the public ones.",
         default="",

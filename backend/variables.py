@@ -17,6 +17,7 @@ from backend.missing import MissingSetting
 from backend.outside.trust import trusted
 from engine.spec.logs.log_text import form_of
 from engine.spec.logs.spans import traces_address
+from engine.spec.node_variables import NODE_VARIABLES
 
 MOST_DAYS: Final = 10_000
 Reader = Callable[[str], Any]
@@ -43,6 +44,14 @@ class Variable:
 def declared(text: str, *, default: str | None = None, when_unset: str = "", read: Reader = str) -> Any:
     """A field of `Environment` with its variable's declaration. The field itself has no default."""
     return field(metadata={"variable": Variable(text, default, when_unset, read)})
+
+
+def shared_with_nodes(name: str, *, read: Reader = str) -> Any:
+    """A variable that Ray nodes read too."""
+    variable = NODE_VARIABLES[name]
+    return declared(
+        variable.text, default="" if variable.when_unset else None, when_unset=variable.when_unset, read=read
+    )
 
 
 def read_switch(text: str) -> bool:

@@ -24,6 +24,7 @@ from engine.environments.sandbox.run import run_python
 from engine.inference.vllm.interpreter import find_vllm_python
 from engine.spec.environments.sandbox import NO_SANDBOX, SANDBOX_LABEL
 from engine.spec.logs.log_text import form_of, log_to
+from engine.spec.node_variables import read_variable
 from engine.spec.vllm_label import FOUND, NO_VLLM, VLLM_LABEL
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ USAGE: Final = "usage: python -m engine.node -- COMMAND, which starts Ray: ray s
 def main(words: Sequence[str]) -> NoReturn:
     if len(words) < 2 or words[0] != "--":
         sys.exit(USAGE)
-    log_to(fmt="%(asctime)s %(levelname)s %(message)s", form=form_of(os.environ.get("LAMINAR_LOG_FORMAT", "")))
+    log_to(fmt="%(asctime)s %(levelname)s %(message)s", form=form_of(read_variable("LAMINAR_LOG_FORMAT")))
     environment = {**os.environ, LABELS_VARIABLE: labels_with(sandbox_here(), vllm_here(), os.environ)}
     os.execvpe(words[1], list(words[1:]), environment)  # the operator chooses the command
 
@@ -57,7 +58,7 @@ def sandbox_here() -> str:
 
 def vllm_here() -> str:
     try:
-        log.info("vllm=%s", find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", "")))
+        log.info("vllm=%s", find_vllm_python(read_variable("LAMINAR_VLLM_PYTHON")))
     except ValueError as error:
         log.info("vllm=%s %s", NO_VLLM, error)
         return NO_VLLM

@@ -42,7 +42,7 @@ from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.sharding import MakeSharding
 from engine.training.step.activations import choose_activations, shape_of
-from engine.training.step.loss import StepLoss
+from engine.training.step.loss import StepFactory
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
@@ -70,7 +70,7 @@ class Trainer:
         except BaseException:
             self.close()
             raise
-        self._step_loss = self._make_step_loss(models)
+        self._steps = self._make_step_factory(models)
 
     # Models ------------------------------------------------------------------------------------------------------
 
@@ -127,9 +127,9 @@ class Trainer:
         model.hold_activations(choose_activations(self._settings, model.config, self._device))
         return model
 
-    def _make_step_loss(self, models: StepModels) -> StepLoss:
+    def _make_step_factory(self, models: StepModels) -> StepFactory:
         config = self._model.config
-        return StepLoss(
+        return StepFactory(
             self._settings,
             models=models,
             device=self._device,
@@ -164,7 +164,7 @@ class Trainer:
         check_batch(batch, vocab_size=config.vocab_size, max_positions=config.max_positions)
         for part in self._sharding.parts:
             part.drop_gradients()
-        step = self._step_loss.begin(batch)
+        step = self._steps.begin(batch)
         metrics = step.train(backward=self._backward, update=self._update)
         return StepResult(metrics=metrics, advantages=step.advantages, begun_logprobs=step.begun_logprobs())
 
@@ -187,7 +187,7 @@ class Trainer:
 
     def probe(self) -> Probe:
         """A probe of the current weights, for the version published from them. Every rank makes this call."""
-        return self._step_loss.probe(self._model.config.vocab_size, self._model.config.max_positions)
+        return self._steps.probe(self._model.config.vocab_size, self._model.config.max_positions)
 
     def get_ready_to_save(self) -> None:
         """Allocates the memory of the next copy in the background, if necessary."""

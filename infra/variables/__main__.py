@@ -1,4 +1,4 @@
-"""`python -m infra.variables`: writes .env.example and the table of variables in infra/OPERATING.md."""
+"""`python -m infra.variables`: writes .env.example and the tables of variables in infra/OPERATING.md."""
 
 from infra.variables.documents import documents
 

@@ -1,13 +1,14 @@
 """The variables that docker-compose.yml takes from .env, in the order of .env.example.
 
-What the control plane reads is declared in backend/environment.py; a line here repeats nothing of it, unless containers
-have another default or the text would mislead with Compose.
+backend/environment.py declares what the control plane reads, engine/spec/node_variables.py what Ray nodes read; a line
+here repeats nothing of it, unless containers have another default or the text would mislead with Compose.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 from backend.environment import DECLARED
+from engine.spec.node_variables import NODE_VARIABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,12 @@ def declared(name: str, *, text: str = "", when_empty: str = "") -> Line:
     """An optional variable of the control plane, in its own words where no others are given."""
     variable = DECLARED[name]
     return optional(name, text or variable.text, when_empty or variable.when_unset or variable.default or "")
+
+
+def of_nodes(name: str, *, text: str = "", when_empty: str = "") -> Line:
+    """A variable of Ray nodes alone."""
+    variable = NODE_VARIABLES[name]
+    return optional(name, text or variable.text, when_empty or variable.when_unset)
 
 
 LINES: Final = (
@@ -189,18 +196,18 @@ LINES: Final = (
     declared("LAMINAR_OIDC_SECRET_FILE"),
     declared("LAMINAR_OIDC_NAME"),
     declared("LAMINAR_OIDC_DOMAINS"),
-    optional(
+    of_nodes(
         "LAMINAR_NODE_CACHE_DIR",
-        "Folder in which Ray workers keep the data sets and models that they fetched, user 10001's own.",
-        "in the volume store",
+        text="Folder in which Ray workers keep the data sets and models that they fetched, user 10001's own.",
+        when_empty="in the volume store",
     ),
-    optional("LAMINAR_NODE_CACHE_GB", "Gigabytes kept there at most.", "half of that disk"),
-    optional("LAMINAR_VLLM_PYTHON", "Interpreter of vLLM's environment inside the Ray image.", "the image's own"),
-    optional(
-        "LAMINAR_SANDBOX",
-        "gvisor runs untrusted code inside gVisor (runsc in the Ray image, writable control groups).",
-        "bubblewrap",
+    of_nodes("LAMINAR_NODE_CACHE_GB"),
+    of_nodes(
+        "LAMINAR_VLLM_PYTHON",
+        text="Interpreter of vLLM's environment inside the Ray image.",
+        when_empty="the image's own",
     ),
+    of_nodes("LAMINAR_SANDBOX"),
     optional(
         "LAMINAR_APPARMOR",
         "AppArmor profile of the Ray containers, on hosts that have AppArmor: laminar-engine, once loaded.",

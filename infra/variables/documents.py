@@ -1,10 +1,11 @@
-""".env.example, and infra/OPERATING.md with its table of the control plane's variables, as they should be."""
+""".env.example, and infra/OPERATING.md with its tables of variables, as they should be."""
 
 import re
 from pathlib import Path
 from typing import Final
 
 from backend.environment import DECLARED, OPTIONAL
+from engine.spec.node_variables import NODE_VARIABLES
 from infra.variables.containers import LINES, Line
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -35,17 +36,28 @@ def with_table(document: str) -> str:
     _, end, after = rest.partition(END)
     if not end:
         raise ValueError(f"infra/OPERATING.md must have a line {BEGIN.strip()} and later one {END.strip()}")
-    return before + BEGIN + "\n" + table() + "\n" + END + after
+    return before + BEGIN + "\n" + table() + "\n" + table_of_nodes() + "\n" + END + after
 
 
 def table() -> str:
-    """The required variables first; within both parts in the order of their declarations."""
+    """The control plane's: the required variables first; within both parts in the order of their declarations."""
     rows = ["| variable | means | unless set |", "|---|---|---|"]
     for name in sorted(DECLARED, key=lambda name: name in OPTIONAL):
         variable = DECLARED[name]
         unset = "must be set" if variable.default is None else variable.when_unset or variable.default or "empty"
         rows.append(f"| `{name}` | {variable.text} | {unset} |")
     return "\n".join(rows) + "\n"
+
+
+def table_of_nodes() -> str:
+    shared = ", ".join(f"`{name}`" for name in NODE_VARIABLES if name in DECLARED)
+    rows = [
+        f"| `{name}` | {each.text} | {each.when_unset} |"
+        for name, each in NODE_VARIABLES.items()
+        if name not in DECLARED
+    ]
+    head = ["| variable of Ray nodes | means | unless set |", "|---|---|---|"]
+    return f"Ray nodes read these of them: {shared}; and variables of their own:\n\n" + "\n".join([*head, *rows]) + "\n"
 
 
 def _explanation(line: Line) -> str:

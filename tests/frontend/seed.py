@@ -29,6 +29,7 @@ from backend.webhooks.services import create_endpoint
 from engine.spec.control import FactBatch
 from engine.spec.facts import TrajectoriesSampled, TrajectorySample
 from engine.spec.job import JobSpec
+from engine.spec.series import find_series
 from tests.frontend.seed_samples import samples_of_step
 
 PASSWORD = "still-waters-run-deep"
@@ -239,6 +240,7 @@ def cancelled(world: World, **changes: Any) -> Job:
 
 
 def _store(job: Job, step: int, values: dict[str, float], *, at: datetime, cursor: int) -> None:
+    assert all(map(find_series, values))
     points = [NewPoint(name=name, step=step, at=at, value=value, cursor=cursor) for name, value in values.items()]
     store_points(job, max(1, job.num_attempts), points)
 

@@ -23,6 +23,7 @@ from engine.environments.sandbox.memory_group import JOINS, MemoryGroup
 from engine.environments.sandbox.outcome import Limits, SandboxUnavailable
 from engine.environments.sandbox.python_tree import Bind, PythonTree
 from engine.environments.sandbox.starting import program_at
+from engine.spec.node_variables import read_variable
 
 INSTALL: Final = "https://gvisor.dev/docs/user_guide/install/"
 _CHOICES: Final = ("", "bubblewrap", "gvisor")
@@ -32,7 +33,7 @@ _NAMESPACES: Final = ("pid", "network", "ipc", "uts", "mount")
 
 def is_chosen(environment: Mapping[str, str] = os.environ) -> bool:
     """Raises `SandboxUnavailable` for an unknown sandbox."""
-    chosen = environment.get("LAMINAR_SANDBOX", "")
+    chosen = read_variable("LAMINAR_SANDBOX", environment)
     if chosen not in _CHOICES:
         raise SandboxUnavailable(f"LAMINAR_SANDBOX: must be bubblewrap (or empty) or gvisor, got {chosen!r}")
     return chosen == "gvisor"

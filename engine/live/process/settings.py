@@ -1,17 +1,4 @@
-"""The driver's settings, read from its environment in one place.
-
-LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later attempt can read: spools, checkpoints
-LAMINAR_STORE_URL   s3://bucket/prefix: checkpoints are uploaded there and fetched from there; empty: from the folder
-LAMINAR_STORE_ENDPOINT, LAMINAR_STORE_REGION, LAMINAR_STORE_ADDRESSING, AWS_…   see engine/spec/assets/store_address.py
-LAMINAR_NODE_CACHE_DIR  the folder on each node for fetched data sets and models, one path for all nodes;
-                    empty: in LAMINAR_STORE_DIR
-LAMINAR_NODE_CACHE_GB   the limit of that folder; empty: half of its disk
-LAMINAR_VLLM_PYTHON the interpreter of vLLM's environment, on every node; empty: this copy's own (`make vllm`)
-LAMINAR_SANDBOX     gvisor runs untrusted code inside gVisor; empty: in bubblewrap (engine/environments/sandbox)
-LAMINAR_LOG_FORMAT  json: each log line is an object; empty or text: plain text (engine/spec/logs/log_text.py)
-LAMINAR_OTLP_URL    a collector of traces, such as http://collector:4318; empty: no traces
-RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN…   read by Ray itself
-"""
+"""The driver's settings, read from the variables of engine/spec/node_variables.py in one place."""
 
 import os
 import re
@@ -23,18 +10,19 @@ from typing import Final, Self
 from engine.inference.vllm.interpreter import find_vllm_python
 from engine.spec.logs.log_text import OneLine, form_of
 from engine.spec.logs.spans import traces_address
+from engine.spec.node_variables import read_variable
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 def vllm_python(environment: Mapping[str, str] = os.environ) -> Path:
     """The interpreter of vLLM replicas. Raises `ValueError` with the next step if there is none."""
-    return find_vllm_python(environment.get("LAMINAR_VLLM_PYTHON", ""))
+    return find_vllm_python(read_variable("LAMINAR_VLLM_PYTHON", environment))
 
 
 def log_form(environment: Mapping[str, str] = os.environ) -> type[OneLine]:
     """For processes that log before they have settings. Raises `ValueError`."""
-    return form_of(environment.get("LAMINAR_LOG_FORMAT", ""))
+    return form_of(read_variable("LAMINAR_LOG_FORMAT", environment))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +36,16 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        folder = environment.get("LAMINAR_STORE_DIR", "")
+        folder = read_variable("LAMINAR_STORE_DIR", environment)
         if not Path(folder).is_absolute():
             raise ValueError(f"LAMINAR_STORE_DIR: must be the absolute path of a folder; got {folder!r}")
-        cache = environment.get("LAMINAR_NODE_CACHE_DIR", "") or f"{folder}/fetched/assets"
+        cache = read_variable("LAMINAR_NODE_CACHE_DIR", environment) or f"{folder}/fetched/assets"
         if not Path(cache).is_absolute():
             raise ValueError(f"LAMINAR_NODE_CACHE_DIR: must be the absolute path of a folder; got {cache!r}")
-        most = environment.get("LAMINAR_NODE_CACHE_GB", "")
+        most = read_variable("LAMINAR_NODE_CACHE_GB", environment)
         if most and not most.isdigit():
             raise ValueError(f"LAMINAR_NODE_CACHE_GB: must be a whole number of gigabytes; got {most!r}")
-        collector = environment.get("LAMINAR_OTLP_URL", "")
+        collector = read_variable("LAMINAR_OTLP_URL", environment)
         return cls(
             store=Path(folder),
             node_cache=Path(cache),

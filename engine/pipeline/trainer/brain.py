@@ -46,7 +46,7 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.pipeline.trainer.alarm import GapAlarm
 from engine.pipeline.trainer.choice import Choice
-from engine.pipeline.trainer.metrics import StepTiming, step_metrics
+from engine.pipeline.trainer.metrics import StepTiming, batch_series
 from engine.pipeline.trainer.offers import Offers
 from engine.policy.lineage import WeightsId
 
@@ -134,7 +134,7 @@ class TrainerBrain:
         self._batch = None
         timing = StepTiming(waited_s=self._waited_s, step_s=now - self._step_ended_at)
         self._step_ended_at = now
-        metrics = {**step_metrics(batch, timing), **message.metrics}
+        metrics = {**batch_series(batch, timing), **message.metrics}
         if self._offers.broadcast_s is not None:
             metrics["weights/broadcast_s"] = self._offers.broadcast_s
         effects = self._publish(step, now)

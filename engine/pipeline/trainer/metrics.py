@@ -1,4 +1,4 @@
-"""Metrics of a step, from the batch alone.
+"""Series of a step's batch: rewards, lengths, staleness and times of its trajectories.
 
 Invariant: pure; every name matches the pattern of facts (`a-z0-9_` parts, separated by `/`).
 """
@@ -6,7 +6,7 @@ Invariant: pure; every name matches the pattern of facts (`a-z0-9_` parts, separ
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 from typing import Final
 
 from engine.pipeline.messages.to_trainer import BatchReady
@@ -26,20 +26,21 @@ class StepTiming:
     """From the end of the step before until the end of this one."""
 
 
-def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
+def batch_series(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
     staleness = [staleness_of(batch, trajectory) for trajectory in trajectories]
     lengths = sorted(trajectory.num_tokens for trajectory in trajectories)
     by_group = [_trusted_rewards(group.trajectories) for group in batch.groups]
     rewards = [reward for group in by_group for reward in group] or [0.0]
-    group_means = [_mean(group) for group in by_group if group]
+    mean, group_means = _mean(rewards), [_mean(group) for group in by_group if group]
     uniform = [not has_signal(group) for group in by_group]
     step_s = max(timing.step_s, 1e-9)
     return {
-        "reward/mean": _mean(rewards),
+        "reward/mean": mean,
+        "reward/std": sqrt(_mean([(reward - mean) ** 2 for reward in rewards])),
         "reward/min": min(rewards),
         "reward/max": max(rewards),
-        "reward/groups_at_best": sum(mean == max(rewards) and mean > 0 for mean in group_means) / len(by_group),
+        "reward/groups_at_best": sum(each == max(rewards) and each > 0 for each in group_means) / len(by_group),
         "reward/groups_without_signal": _mean([float(same) for same in uniform]),
         "reward/untrusted": _mean([float(not trajectory.trusted) for trajectory in trajectories]),
         **_mean_parts(trajectories),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from engine.spec.node_variables import read_variable
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAddress:
@@ -42,9 +44,10 @@ class StoreAddress:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
         """None: no bucket is configured. Raises `ValueError`."""
-        url, endpoint, region, addressing = (
-            environment.get(f"LAMINAR_STORE_{name}", "") for name in ("URL", "ENDPOINT", "REGION", "ADDRESSING")
-        )
+        url = read_variable("LAMINAR_STORE_URL", environment)
+        endpoint = read_variable("LAMINAR_STORE_ENDPOINT", environment)
+        region = read_variable("LAMINAR_STORE_REGION", environment)
+        addressing = read_variable("LAMINAR_STORE_ADDRESSING", environment)
         return cls.read(url, endpoint=endpoint, region=region, addressing=addressing) if url else None
 
     @property

@@ -1,6 +1,6 @@
 """A step: the values fixed before its first update, then its updates, for any trainer that applies gradients.
 
-    step = StepLoss(settings, models=…).begin(trajectories)
+    step = StepFactory(settings, models=…).begin(trajectories)
     metrics = step.train(backward=…, update=…)
 
     backward(losses)     called after each micro-batch's forward pass; runs the backward passes of `losses.of_parts`
@@ -38,7 +38,7 @@ from engine.training.settings import TrainerSettings
 from engine.training.step.flops import flops_of_sequence
 from engine.training.step.gap import GapTally
 from engine.training.step.learned import Learned
-from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
+from engine.training.step.metrics import Tally, UpdateOutcome, loss_series
 from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, whole_batch
 from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
 from engine.training.step.models import StepModels, needs_critic, needs_reference
@@ -52,7 +52,7 @@ from engine.weights.port import Probe
 from engine.weights.probe import probe_ids
 
 
-class StepLoss:
+class StepFactory:
     def __init__(
         self,
         settings: TrainerSettings,
@@ -275,7 +275,7 @@ class Step:
                 with annotate_errors(each.size):
                     backward(each)
             self._tally.close(update(self._tally.has_finite_losses()))
-        return step_metrics(self._tally)
+        return loss_series(self._tally)
 
     def updates(self) -> Iterator[Iterator[MicroLoss]]:
         """The losses of each update, in order."""

@@ -1,4 +1,4 @@
-"""Metrics of a step, from sums over micro-batches, ranks and updates.
+"""Series of a step's losses, from sums over micro-batches, ranks and updates.
 
     M written tokens of the step
 
@@ -106,7 +106,7 @@ class Tally:
         update_witnessed(gradient_norms=torch.tensor(list(outcome.grad_norms.values()), dtype=torch.float64))
 
 
-def step_metrics(tally: Tally) -> dict[str, float]:
+def loss_series(tally: Tally) -> dict[str, float]:
     """Drops non-finite values, which can be neither plotted nor stored; `train/skipped` counts their updates."""
     metrics = _measure_tokens(tally) | _measure_updates(tally) | tally.gap.metrics(tally.ranks)
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -156,8 +156,6 @@ def _measure_tokens(tally: Tally) -> dict[str, float]:
         "train/shared_fraction": tally.batched.shared_fraction,
         "train/tokens": float(batch.num_tokens),
         "train/trained_tokens": float(tally.batched.num_tokens),
-        "reward/mean": float(batch.rewards_N.mean()),
-        "reward/std": float(batch.rewards_N.std()),
     }
     if "routable" in sums:
         metrics["train/unrouted_fraction"] = sums["unrouted"] / sums["routable"]

@@ -37,7 +37,9 @@ def _value(kind: Any, document: Any) -> Any:
     origin = typing.get_origin(kind)
     if origin is types.UnionType or origin is typing.Union:
         rest = [each for each in typing.get_args(kind) if each is not types.NoneType]
-        return None if document is None else _value(rest[0], document)
+        if document is None:
+            return None
+        return _value(rest[0], document) if len(rest) == 1 else expected(document, tuple(rest))
     if origin is list:
         return [_value(typing.get_args(kind)[0], each) for each in expected(document, list)]
     if origin is dict:
@@ -52,7 +54,8 @@ def _value(kind: Any, document: Any) -> Any:
 
 def expected(document: Any, kind: Any) -> Any:
     if not isinstance(document, kind) or (isinstance(document, bool) and kind is not bool):
-        raise TypeError(f"{document!r:.40} is not a {getattr(kind, '__name__', 'number')}")
+        names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
+        raise TypeError(f"{document!r:.40} is not a {names}")
     return document
 
 

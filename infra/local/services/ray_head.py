@@ -5,16 +5,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.spec.node_variables import NODE_VARIABLES
 from infra.local.home import Home, shell_variables
 from infra.local.services.http_health import responds
 
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
 NUM_CPUS = 8
-PASSED_ON = (  # if somebody has set them
-    *("LAMINAR_STORE_URL", "LAMINAR_STORE_ENDPOINT", "LAMINAR_STORE_REGION", "LAMINAR_STORE_ADDRESSING"),
-    *("LAMINAR_VLLM_PYTHON", "LAMINAR_SANDBOX", "LAMINAR_LOG_FORMAT", "LAMINAR_OTLP_URL"),
-    *("LAMINAR_NODE_CACHE_DIR", "LAMINAR_NODE_CACHE_GB"),
-)
+PASSED_ON = tuple(name for name, variable in NODE_VARIABLES.items() if variable.when_unset)  # if somebody has set them
 NICENESS = "RAY_worker_niceness"
 """Of jobs, if somebody has set it. Ray's own is 15: they yield to the site on the same machine, and to all else."""
 OBJECT_STORE_BYTES = 300 * 1024 * 1024

@@ -35,7 +35,7 @@ from engine.training.batch import TrainingBatch
 from engine.training.settings import TrainerSettings
 from engine.training.step.dealing import Costs, deal
 from engine.training.step.flops import flops_of_sequence
-from engine.training.step.loss import StepLoss
+from engine.training.step.loss import StepFactory
 from engine.training.step.micro_batch import MicroBatch, batch_step
 from engine.training.step.models import StepModels
 from engine.training.step.ranks import Alone
@@ -154,7 +154,7 @@ class _Rank:
         torch.set_num_threads(1)
 
     def begin(self, batch: TrainingBatch, model: str, num_ranks: int) -> tuple[float, float]:
-        beginning, _ = _timed(partial(_loss(model, num_ranks).begin, batch))
+        beginning, _ = _timed(partial(_step_factory(model, num_ranks).begin, batch))
         step = batch_step(batch, max_tokens=MAX_TOKENS, device="cpu", num_ranks=num_ranks, work_of=_work_of(model))
         making, _ = _timed(lambda: sum(1 for _ in step.micro_batches))
         return beginning, making
@@ -165,10 +165,10 @@ class _FirstOf(Alone):
         self.count = count
 
 
-def _loss(model: str, num_ranks: int) -> StepLoss:
+def _step_factory(model: str, num_ranks: int) -> StepFactory:
     """The values that a step computes before its first pass."""
     shape = known_shape(model)
-    return StepLoss(
+    return StepFactory(
         TrainerSettings.of(JobSpec(name="bench", trainer=TrainerSpec(micro_batch_tokens=MAX_TOKENS))),
         models=StepModels(policy=_no_pass),
         device="cpu",

@@ -1,14 +1,17 @@
-"""The client against the server's OpenAPI document: all routes that it calls and fields that it reads exist."""
+"""The client against the server's OpenAPI document: all routes that it calls exist, and the fields that it reads."""
 
 import dataclasses
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 
 from backend.rest import api
+from frontend.client.laminar_client import answers
 from frontend.client.laminar_client.answers.assets import Asset, AssetFile, Storage
 from frontend.client.laminar_client.answers.checkpoints import Checkpoint, Download, DownloadFile, Evaluation
 from frontend.client.laminar_client.answers.explanations import Evidence, Explanation, Failure, LastLine, Smaller, Wait
@@ -26,6 +29,7 @@ from frontend.client.laminar_client.answers.jobs import (
 from frontend.client.laminar_client.answers.models import Model, ModelVersion, ModelWithVersions
 from frontend.client.laminar_client.answers.people import AuditEntry, Invitation, Member, NewInvitation
 from frontend.client.laminar_client.answers.pools import Holder, InLine, Pool, PoolQuota, Queue, Quota
+from frontend.client.laminar_client.answers.record import Answer, Named
 from frontend.client.laminar_client.answers.team import Key, Me, NewKey, Project, Template
 from frontend.client.laminar_client.answers.telemetry import (
     Event,
@@ -36,6 +40,7 @@ from frontend.client.laminar_client.answers.telemetry import (
     Passage,
     ReplicaCell,
     ReplicaSpan,
+    TeamEvent,
     Timeline,
     Trajectory,
 )
@@ -48,7 +53,10 @@ from frontend.client.laminar_client.answers.webhooks import (
     Webhook,
 )
 from frontend.client.laminar_client.calls import assets, checkpoints, jobs, people, team, telemetry, webhooks
+from frontend.client.laminar_client.decoding import read
+from frontend.client.laminar_client.errors import Unreadable
 from frontend.client.laminar_client.wire import API, Open, Request, Send
+from tests.frontend.client.schema_comparison import Comparison
 
 J, C, W = "job_1", "ckpt_1", "wh_1"
 CALLS: dict[str, Callable[[], Any]] = {
@@ -200,9 +208,48 @@ def test_the_server_has_what_a_call_asks_for(document: dict[str, Any], name: str
 
 @pytest.mark.parametrize("kind", READ_AS, ids=lambda kind: kind.__name__)
 def test_the_server_tells_what_the_client_reads(document: dict[str, Any], kind: Any) -> None:
-    schema = document["components"]["schemas"][READ_AS[kind]]
-    read = {field.name for field in dataclasses.fields(kind)} - {"raw"}
-    assert read <= set(schema["properties"])
+    assert not list(Comparison(document).of_record(kind, document["components"]["schemas"][READ_AS[kind]]))
+
+
+def test_every_answer_is_compared_with_the_document(document: dict[str, Any]) -> None:
+    comparison = Comparison(document)
+    for kind, name in READ_AS.items():
+        list(comparison.of_record(kind, document["components"]["schemas"][name]))
+    modules = [import_module(f"{answers.__name__}.{each.name}") for each in iter_modules(answers.__path__)]
+    every = {kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)}
+    assert every - comparison.compared == {Answer, TeamEvent}  # the base, and an Event of a stream
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        (str, {"type": "integer"}),
+        (str, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        (str | None, {"type": "string"}),
+        (datetime, {"type": "string"}),
+        (int, {"type": "number"}),
+        (list[int], {"type": "array", "items": {"type": "string"}}),
+        (dict[str, float], {"type": "object", "additionalProperties": {"type": "boolean"}}),
+        (float | int | None, {"anyOf": [{"type": "number"}, {"type": "string"}, {"type": "null"}]}),
+        (Named, {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}),
+        (
+            Named,
+            {"type": "object", "properties": {key: {"type": "string"} for key in ("id", "name")}, "required": ["id"]},
+        ),
+    ],
+)
+def test_comparison_finds_each_kind_of_divergence(kind: Any, schema: dict[str, Any]) -> None:
+    assert list(Comparison({}).of_value(kind, schema, at="x"))
+
+
+def test_answers_with_null_or_several_types_are_decoded() -> None:
+    """Another team's job in the queue has no reason; a preset is a number or a word."""
+    waiting = {"position": 1, "team": "others", "job": None, "name": None, "devices": 2, "reason": None}
+    assert read(InLine, waiting | {"queued_at": "2026-01-01T00:00:00+00:00"}).reason is None
+    for value in ("vllm", 2, 0.5, None):
+        assert read(Preset, {"path": "rollout.engine", "value": value, "reason": ""}).value == value
+    with pytest.raises(Unreadable, match="is not a float or int or str"):
+        read(Preset, {"path": "rollout.engine", "value": [], "reason": ""})
 
 
 def test_every_call_of_the_client_is_held_to_the_document() -> None:

@@ -1,11 +1,13 @@
 """The charts of a job's page: their series, formulas and explanations.
 
-Invariant: every key is a series that the engine sends; the browser derives none.
+Invariant: every key is a series of engine/spec/series.py; the browser derives none.
 """
 
 import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
+
+from engine.spec.series import find_series
 
 if TYPE_CHECKING:  # this module queries no tables
     from backend.jobs.models import Job
@@ -24,11 +26,19 @@ class Trace:
 class Chart:
     slug: str
     title: str
-    unit: str
     formula: str
     about: str
     traces: tuple[Trace, ...]
     from_zero: bool = False
+
+    def __post_init__(self) -> None:
+        units = {find_series(key).unit for key in self.keys}
+        if len(units) != 1:
+            raise ValueError(f"{self.slug}: its series must have one unit, got {sorted(units)}")
+
+    @property
+    def unit(self) -> str:
+        return find_series(self.keys[0]).unit
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -47,7 +57,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="reward",
         title="Reward",
-        unit="",
         formula="mean of r over the step's trusted trajectories",
         about="The line is the training batch, the rings are held-out prompts: the mean over each prompt's answers "
         "(avg@k, evaluation.samples). Both should rise together. A rising line with flat rings means memorization or "
@@ -61,7 +70,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="loss",
         title="Loss",
-        unit="",
         formula="−mean of w·ρ·A, with ρ clipped where the algorithm clips",
         about="The policy loss; w corrects for a token's age, A is its advantage, ρ its ratio to the policy that the "
         "step began with. It stays near zero and does not have to fall; watch for jumps.",
@@ -70,7 +78,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="entropy",
         title="Entropy",
-        unit="nats",
         formula="mean over tokens of −Σ p·ln p",
         about="How much the model still explores. A slow fall is normal. Near zero, exploration has ended; near the "
         "maximum, answers become incoherent.",
@@ -80,7 +87,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="length",
         title="Response length",
-        unit="tokens",
         formula="mean and 99th percentile of tokens per response",
         about="The wider the gap between the two, the longer a synchronous schedule would wait for the tail.",
         traces=(
@@ -92,7 +98,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="throughput",
         title="Throughput",
-        unit="tokens/s",
         formula="response tokens of the step ÷ seconds of the step",
         about="Throughput of the whole pipeline, not the peak decoding rate of the replicas.",
         traces=(Trace(key="throughput/tokens_per_s", label="tokens/s"),),
@@ -101,7 +106,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="staleness",
         title="Staleness",
-        unit="versions",
         formula="trainer's version when it consumes a trajectory − version that generated it",
         about="0 is on-policy. A mean of one or two is normal for an asynchronous schedule. A maximum at the job's "
         "bound means that the trainer is faster than the replicas, and older trajectories are dropped.",
@@ -114,7 +118,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="gap",
         title="Rollouts against trainer",
-        unit="nats",
         formula="90th percentile of |ln π − ln μ| over tokens that the trained version wrote, and what rounding makes "
         "of it; at most 9 % too high",
         about="Two programs compute the same weights, so only rounding should separate them. Above the second line, "
@@ -130,7 +133,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="signal",
         title="Groups without signal",
-        unit="",
         formula="groups whose trajectories all have the same reward ÷ groups of the step",
         about="Such a group has no training signal. Near 1, the prompts are too easy or too hard, or the reward does "
         "not distinguish answers.",
@@ -140,7 +142,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="gradient",
         title="Gradient norm",
-        unit="",
         formula="length of the gradient before it is clipped, mean over the step's updates",
         about="Jumps of ten times or more often precede divergence. Use a smaller learning rate or a lower "
         "optimizer.max_grad_norm.",
@@ -150,7 +151,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="clipped",
         title="Clipped tokens",
-        unit="share",
         formula="tokens whose ratio ρ was clipped ÷ trained tokens",
         about="How often an update reached the clipping bound. Well above 0.1, the steps are too large or the tokens "
         "too old.",
@@ -160,7 +160,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="waiting",
         title="Trainer waits",
-        unit="share",
         formula="seconds that the trainer waited for trajectories ÷ seconds of the step",
         about="Near 0 the trainer limits the run, near 1 the replicas do. Give more devices to the side that limits "
         "it.",
@@ -170,7 +169,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="grading",
         title="Grading wait",
-        unit="s",
         formula="mean and maximum over the step's trajectories of the seconds that their calls to graders and tools "
         "waited",
         about="For a thread of the environment's worker, a free process or a core. If it nears the seconds of a step, "
@@ -184,7 +182,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="calls",
         title="Grading queue",
-        unit="calls",
         formula="most unanswered calls at a worker when a call of the step's trajectories arrived",
         about="Calls in progress count too. A worker begins at most 512 at once. Beyond that, raise "
         "environment.workers.",
@@ -194,7 +191,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="failures",
         title="Failed samples",
-        unit="",
         formula="samples of the step whose tool, grader or environment failed, and samples started in their place",
         about="A failed sample has no reward and is not trained on. algorithm.groups.on_failure decides what follows; "
         "only replace starts others. Each failure's reason is with its trajectory.",
@@ -207,7 +203,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="shortened",
         title="Groups with failures",
-        unit="",
         formula="groups of the step trained with fewer samples than group_size, and groups dropped",
         about="A group is dropped if fewer than algorithm.groups.min_group of its samples have a reward; with drop, at "
         "its first failure. Failures that hit long answers more often than short ones bias the training.",
@@ -220,7 +215,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(
         slug="cache",
         title="Replicas' cache in use",
-        unit="",
         formula="mean over replicas of the share of their key-value cache that is in use",
         about="If low for long, the replicas could run more trajectories at once. At 1, trajectories wait.",
         traces=(Trace(key="rollout/kv_used", label="in use"),),
@@ -230,7 +224,6 @@ CHARTS: tuple[Chart, ...] = (
 OF_A_TEACHER = Chart(
     slug="teacher",
     title="Distance to the teacher",
-    unit="nats",
     formula="mean over tokens of ln π − ln π_teacher",
     about="An estimate of KL(π ‖ teacher) on the policy's tokens. It should fall towards 0. If it does not, the "
     "rewards pull elsewhere, or the policy is too small. Below 0 for long means tokens of older weights.",
@@ -241,7 +234,6 @@ OF_A_TEACHER = Chart(
 OF_EVALUATIONS = Chart(
     slug="passed",
     title="Held-out pass rate",
-    unit="",
     formula="pass@k: prompts with an answer of at least evaluation.pass_mark ÷ held-out prompts",
     about="k is evaluation.samples. If it rises while the held-out reward stays flat, the answers are more diverse, "
     "not better. Two points within twice their standard errors do not differ.",

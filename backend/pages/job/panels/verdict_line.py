@@ -4,7 +4,7 @@ Invariant: an alarm takes precedence: while there is one, no number on the page 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,30 +15,10 @@ from backend.pages.templatetags.laminar import number
 from backend.verdicts.findings import EvidenceSeries, FindingOut
 from backend.verdicts.rules.finding import Tone
 from backend.verdicts.selectors import VerdictOut, verdict_of
+from engine.spec.series import label_of
 
 _WIDTH, _HEIGHT, _EDGE = 96.0, 26.0, 2.0
 
-_LABELS: Final[Mapping[str, str]] = {
-    "reward/mean": "reward",
-    "evaluation/reward": "held-out reward",
-    "reward/untrusted": "share not trusted",
-    "reward/groups_without_signal": "share of groups without signal",
-    "length/mean": "tokens per answer",
-    "length/cut_fraction": "share cut",
-    "train/entropy": "entropy, nats",
-    "train/skipped": "updates skipped",
-    "train/grad_norm": "gradient norm",
-    "train/logprob_gap_p90": "gap, nats",
-    "train/logprob_gap_bound": "gap explained by rounding",
-    "samples/failed": "answers given up",
-    "samples/dropped_stale": "answers dropped",
-    "staleness/max": "oldest answer, versions",
-    "environment/seconds_max": "longest wait for the environment, s",
-    "throughput/tokens_per_s": "tokens/s",
-    "trainer/step_s": "seconds per step",
-    "trainer/wait_fraction": "share of a step waited",
-    "rollout/time_idle": "share of time idle",
-}
 _CHART_OF: Final = {key: chart.slug for chart in reversed(CHARTS) for key in chart.keys}
 
 
@@ -112,7 +92,7 @@ def _shown(found: FindingOut) -> ShownFinding:
 def _line(evidence: EvidenceSeries) -> ShownEvidence:
     return ShownEvidence(
         series=evidence.series,
-        label=_LABELS.get(evidence.series, evidence.series),
+        label=label_of(evidence.series),
         now=number(evidence.points[-1][1]),
         spark=_spark(evidence.points),
         chart=_CHART_OF.get(evidence.series, ""),

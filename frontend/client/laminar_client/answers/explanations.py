@@ -58,5 +58,5 @@ class Explanation(Answer):
     reason: str
     message: str
     evaluated_at: datetime | None
-    waiting: Wait | None
-    failure: Failure | None
+    waiting: Wait | None = None
+    failure: Failure | None = None

@@ -53,7 +53,7 @@ class InLine(Answer):
     job: str | None
     name: str | None
     devices: int
-    reason: str
+    reason: str | None
     queued_at: datetime
 
 

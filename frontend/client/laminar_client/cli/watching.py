@@ -21,16 +21,17 @@ from .jobs import outcome_code
 from .rendering import number, plain, state_text
 from .session import INTERRUPTED, Session
 
-# The most important series, in this order; the job's page and `laminar metrics` have all of them.
+# The most important series, in this order; the job's page and `laminar metrics` have all of them. Names and labels are
+# those of the server's engine/spec/series.py.
 SHOWN_SERIES: Final[Mapping[str, str]] = {
     "reward/mean": "reward",
-    "evaluation/reward": "held-out",
-    "evaluation/reward_error": "± held-out",
+    "evaluation/reward": "held-out reward",
+    "evaluation/reward_error": "held-out error",
     "evaluation/pass_rate": "pass@k",
     "train/loss": "loss",
     "train/entropy": "entropy",
     "length/mean": "length",
-    "throughput/tokens_per_s": "tokens/s",
+    "throughput/tokens_per_s": "throughput",
     "staleness/mean": "staleness",
 }
 _QUIET_EVENTS = frozenset({"evaluated", "reason_changed"})

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.inference.vllm.interpreter import ROOT, STARTED_WITH, find_vllm_python
+from engine.spec.node_variables import read_variable
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -22,7 +23,7 @@ ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", **STARTED_WITH}
 
 def vllm_python(named: str | None) -> str | None:
     try:
-        return named or str(find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", "")))
+        return named or str(find_vllm_python(read_variable("LAMINAR_VLLM_PYTHON")))
     except ValueError:
         return None
 

@@ -40,6 +40,7 @@ from engine.pipeline.trainer.alarm import BOUND, GAP
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.schedule import PRESETS
+from engine.spec.series import find_series
 from tests.engine.pipeline.brain_builders import PLAN as WIDE
 from tests.engine.pipeline.brain_builders import of
 
@@ -117,6 +118,7 @@ def test_step_reports_broadcast_time_of_the_last_version() -> None:
     brain.handle(VersionStored(weights=V1), 9.0)  # a duplicate
     (second,) = of(step_of(brain, 2, 10.0), StepReported)
     assert second.metrics["weights/broadcast_s"] == 0.75
+    assert all(map(find_series, second.metrics))
 
 
 def test_gap_beyond_rounding_is_reported_once_until_within() -> None:
@@ -199,8 +201,18 @@ def test_untrusted_reward_is_counted_and_shown_but_not_averaged() -> None:
     effects = brain.handle(replace(trained(1), advantages=(1.0, -1.0, 0.0, 0.0)), 2.0)
     (report,) = of(effects, StepReported)
     assert report.metrics["reward/untrusted"] == 0.5
-    assert (report.metrics["reward/mean"], report.metrics["reward/max"]) == (0.5, 1.0)
+    assert [report.metrics[f"reward/{name}"] for name in ("mean", "std", "min", "max")] == [0.5, 0.5, 0.0, 1.0]
     assert {read.trajectory.trusted for read in report.to_read} == {True, False}
+
+
+def test_reward_series_cover_truncated_answers() -> None:
+    """Also if the loss masks them (`algorithm.mask_truncated`): the trainer's own series have no part in rewards."""
+    brain, ready = loaded(), batch(1)
+    [group] = ready.groups
+    wrong, right = group.trajectories
+    brain.handle(replace(ready, groups=(replace(group, trajectories=(replace(wrong, cut=True), right)),)), 1.0)
+    (report,) = of(brain.handle(trained(1), 2.0), StepReported)
+    assert (report.metrics["reward/mean"], report.metrics["length/cut_fraction"]) == (0.5, 0.5)
 
 
 def test_checkpoint_is_written_so_long_after_the_last() -> None:

@@ -98,7 +98,7 @@ def test_only_logprobs_that_no_update_computes_are_scored_before(
     batch = four_groups()
     algorithm = AlgorithmSpec(correction=CorrectionSpec(name=correction))
     trainer = trainer_of(make_llama(), algorithm=algorithm, mini_batches=mini_batches, passes=passes)
-    trainer._step_loss._micro_batch_tokens = 1
+    trainer._steps._micro_batch_tokens = 1
     with noted() as progress:
         trainer.train_step(batch)
     assert progress.counts["scoring"] == num_before

@@ -38,6 +38,7 @@ from engine.spec.facts import (
     TrajectoriesSampled,
 )
 from engine.spec.job import JobSpec
+from engine.spec.series import find_series
 from tests.engine.live.conftest import actor_processes
 from tests.waiting import eventually
 
@@ -152,6 +153,7 @@ def test_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pytest
     drawn = {key for key in KEYS if not key.startswith("evaluation/")}
     ever = {name for body in sink.of(StepTrained) for name in body.metrics}  # not every step has tokens of its version
     assert drawn <= ever, "a chart of the job's page draws a series that no step has"
+    assert all(map(find_series, ever))
     if schedule == "sync":
         assert metrics["staleness/max"] == 0
     samples = sink.of(TrajectoriesSampled)[0].trajectories
