@@ -30,7 +30,8 @@ def test_a_document_without_the_place_is_refused() -> None:
 
 
 def test_every_variable_is_described_in_one_sentence_line() -> None:
-    texts = [each.text for each in (*DECLARED.values(), *NODE_VARIABLES.values(), *LINES)]
+    texts = [variable.text for variable in DECLARED.values()]
+    texts += [variable.text for variable in NODE_VARIABLES.values()] + [line.text for line in LINES]
     assert not [text for text in texts if not text.endswith(".") or "\n" in text or "|" in text]
 
 

@@ -1,6 +1,7 @@
 """The table of series and all places that name, measure or document one."""
 
 import re
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -83,11 +84,11 @@ def test_chart_of_an_undeclared_series_or_of_two_units_is_refused() -> None:
         "loss": "",
         "calls": "calls",
     }.items()
-    text = {"slug": "x", "title": "X", "formula": "x", "about": "x"}
+    chart = partial(Chart, slug="x", title="X", formula="x", about="x")
     with pytest.raises(KeyError, match="reward/median"):
-        Chart(**text, traces=(Trace(key="reward/median", label="x"),))
+        chart(traces=(Trace(key="reward/median", label="x"),))
     with pytest.raises(ValueError, match="one unit"):
-        Chart(**text, traces=(Trace(key="reward/mean", label="x"), Trace(key="train/entropy", label="y")))
+        chart(traces=(Trace(key="reward/mean", label="x"), Trace(key="train/entropy", label="y")))
 
 
 def test_watch_prints_the_labels_of_the_table() -> None:

@@ -46,8 +46,9 @@ class Comparison:
             if {SCALARS[each][0] for each in kinds} != {each["type"] for each in choices}:
                 yield f"{at}: {kind} is not {schema}"
             return
+        [kind] = kinds
         for choice in choices:
-            yield from self._of_one(*kinds, choice, at=at)
+            yield from self._of_one(kind, choice, at=at)
 
     def _of_one(self, kind: Any, schema: dict[str, Any], *, at: str) -> Iterator[str]:
         if dataclasses.is_dataclass(kind):
@@ -58,7 +59,7 @@ class Comparison:
         elif schema.get("type") != {list: "array", dict: "object"}[get_origin(kind)]:
             yield f"{at}: {kind} is not {schema}"
         else:
-            inner = schema.get("items", {}) if get_origin(kind) is list else schema.get("additionalProperties")
+            inner = schema.get("items", {}) if get_origin(kind) is list else schema.get("additionalProperties", {})
             yield from self.of_value(get_args(kind)[-1], inner, at=at)
 
     def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
