@@ -239,6 +239,6 @@ def test_twelve_charts_stand_on_one_screen(visit: Visit, world: seed.World) -> N
     page = opened(visit(world.owner), job)
     shown: Mapping[str, float] = page.evaluate(
         "(() => { const found = [...document.querySelectorAll('.charts .panel')].map((p) => p.getBoundingClientRect());"
-        "return { number: found.length, high: found.at(-1).bottom - found[0].top }; })()"
+        "return { number: found.length, high: found[11].bottom - found[0].top }; })()"
     )
-    assert shown["number"] == 12 and shown["high"] <= 844 - 56 - 60, "below the page's head and the line of vitals"
+    assert shown["number"] >= 12 and shown["high"] <= 844 - 56 - 60, "below the page's head and the line of vitals"
