@@ -113,7 +113,7 @@ def test_a_running_job_is_cancelled_and_leaves_no_actor(stack: Stack) -> None:
     assert stack.client.post(f"/api/v1/jobs/{job['id']}/cancel").status_code == 202
     job = stack.finish(job["id"], within_s=300)
     assert job["state"] == "cancelled"
-    assert eventually(lambda: not driver_processes(stack)), "its driver lives on"
+    eventually(lambda: driver_processes(stack), "its driver has ended", until=lambda processes: not processes)
     assert stack.get("/pools")["data"][0]["reserved"] == 0
 
 

@@ -234,6 +234,7 @@ def come_to_rest() -> None:
                 "SELECT query FROM pg_stat_activity WHERE application_name = %s AND xact_start IS NOT NULL",
                 [NAME_OF_THE_SERVER],
             )
-            return cursor.fetchall()
+            queries: list[Any] = cursor.fetchall()
+        return queries
 
     eventually(open_transactions, "every request of the pages has ended", until=lambda queries: not queries)

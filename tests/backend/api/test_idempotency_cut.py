@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,13 +40,11 @@ def send_and_hang_up(base_url: str, body: bytes, headers: dict[str, str], *, aft
         time.sleep(after_s)
 
 
-def ended(retry: Callable[[], httpx.Response]) -> httpx.Response | None:
-    """The response; None while the first request is in progress."""
-    answer = retry()
-    if answer.status_code != 409:
-        return answer
-    assert answer.json()["code"] == "in_flight" and answer.headers["Retry-After"]
-    return None
+def is_final(answer: httpx.Response) -> bool:
+    """Whether the first request has ended."""
+    if answer.status_code == 409:
+        assert answer.json()["code"] == "in_flight" and answer.headers["Retry-After"]
+    return answer.status_code != 409
 
 
 @pytest.mark.long
@@ -64,7 +62,7 @@ def test_a_cut_answer_and_a_second_try_are_one_job(server: str, api: Any, projec
         if number % 2:
             cut.join()
         retry = partial(httpx.post, f"{server}/api/v1/jobs", content=body, headers=headers, timeout=120)
-        answer = eventually(partial(ended, retry), "the first request has ended")
+        answer = eventually(retry, "the first request has ended", until=is_final)
         assert answer.status_code == 202, answer.text
         ids.append(answer.json()["id"])
         cut.join()

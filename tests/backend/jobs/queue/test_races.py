@@ -142,7 +142,8 @@ def blocked_sessions() -> list[Any]:
     """The database sessions that wait for a lock of this one."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pid FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))")
-        return cursor.fetchall()
+        sessions: list[Any] = cursor.fetchall()
+    return sessions
 
 
 def test_cancel_waits_for_a_start_in_progress(

@@ -87,11 +87,11 @@ def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
     eventually(lambda: ray.get(relays[0].view.remote()), "the first relay leads", until=lambda view: view.leads)
     relays[0].deliver.remote(ray.get(trainer.offer.remote(FIRST)))
     for host, relay in enumerate(relays):
-        eventually(
-            lambda relay=relay: ray.get(relay.view.remote()).visible,
-            f"relay {host} has the version",
-            until=lambda visible: FIRST in visible,
-        )
+
+        def visible(relay: Any = relay) -> Any:
+            return ray.get(relay.view.remote()).visible
+
+        eventually(visible, f"relay {host} has the version", until=lambda versions: FIRST in versions)
         relay.deliver.remote(WeightsWanted(replica=host, incarnation=0, held=NO_WEIGHTS, exact=None))
 
         def served(host: int = host) -> list[WeightsServed]:
