@@ -47,8 +47,8 @@ def attention_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
         dealt = shape.head_dim * max(shape.num_kv_heads, plan.sequence_parallel)
         exchanged = dealt + (dealt - shape.key_width)
     products = plan.product_bytes * (shape.projected_width + turned + exchanged + 2 * shape.attention_width)
-    beside = (shape.num_norms - 2) * (4 + plan.product_bytes) * shape.width
-    norms = norm_bytes(shape, plan) + beside + head_norm_bytes(shape, plan)
+    other_norms = (shape.num_norms - 2) * (4 + plan.product_bytes) * shape.width
+    norms = norm_bytes(shape, plan) + other_norms + head_norm_bytes(shape, plan)
     return norms + products + 4 * shape.num_heads
 
 

@@ -69,21 +69,21 @@ class ReplicaPlan:
     def of_spec(cls, spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS) -> Self:
         rollout = spec.rollout
         longest = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)
-        beside, is_vllm = spec.schedule.name == "laminar", rollout.engine == "vllm"
+        is_laminar, is_vllm = spec.schedule.name == "laminar", rollout.engine == "vllm"
         kv_tokens = rollout.kv_tokens or rollout.max_batch * longest
         if is_vllm:  # it takes what is free, and has to have room for one sequence of any length
             kv_tokens = _in_blocks(rollout.kv_tokens or shape.max_positions)
-        is_beside_base = share_an_engine(spec)
+        is_adapter = share_an_engine(spec)
         return cls(
-            weight_slots=num_weight_slots(spec) if beside else 1,
+            weight_slots=num_weight_slots(spec) if is_laminar else 1,
             max_batch=rollout.max_batch,
             longest=longest,
             kv_tokens=kv_tokens,
             takes_kv_at_once=rollout.kv_tokens > 0 or is_vllm,
             read_in_tokens=max(READ_IN_TOKENS[rollout.engine], rollout.max_batch if is_vllm else 0),
             is_vllm=is_vllm,
-            merges=spec.trainer.lora_rank > 0 and not is_beside_base,
-            adapter_rank=room_of_rank(spec.trainer.lora_rank) if is_beside_base else 0,
+            merges=spec.trainer.lora_rank > 0 and not is_adapter,
+            adapter_rank=room_of_rank(spec.trainer.lora_rank) if is_adapter else 0,
             cuts=rollout.sampling.cuts or spec.evaluation_sampling.cuts,
             num_devices=spec.resources.devices_per_replica if is_vllm else 1,
         )
@@ -280,5 +280,5 @@ def installed_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
     if not plan.merges:
         return made_anew
     matrix = max(shape.mlp_width if shape.num_dense else 0, shape.attention_width) * shape.width
-    beside = shape.stored_bytes * shape.key_width * shape.width if plan.is_vllm else 0
-    return max(ADDED_BYTES * matrix + beside, 2 * made_anew)
+    stored = shape.stored_bytes * shape.key_width * shape.width if plan.is_vllm else 0
+    return max(ADDED_BYTES * matrix + stored, 2 * made_anew)

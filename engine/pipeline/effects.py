@@ -42,7 +42,7 @@ class InstallWeights:
     manifest: WeightManifest
     payload: object
     in_flight: InFlight = "drain"
-    """Running sequences: there are none (drain), or they continue on their own weights (beside), or on the new ones
+    """Running sequences: there are none (drain), or they continue on their own weights (pin), or on the new ones
     with a recomputed (reprefill) or unchanged (keep) KV cache."""
     keeps: tuple[WeightsId, ...] = ()
     """Weights that must not be overwritten: sequences run on them, or are about to."""

@@ -68,7 +68,7 @@ class Plan:
         return MAX_OWNERS * self.sample_deadline_s * (1 + 2 / CHECKS_PER_DEADLINE)
 
     def __post_init__(self) -> None:
-        assert (self.schedule.in_flight == "beside") == (self.weight_slots > 1), "`beside` means more than one slot"
+        assert (self.schedule.in_flight == "pin") == (self.weight_slots > 1), "`pin` means more than one slot"
 
     @classmethod
     def from_spec(cls, spec: JobSpec) -> Self:
@@ -76,7 +76,7 @@ class Plan:
         schedule = schedule_for(spec.schedule, weight_slots=num_slots)
         return cls(
             schedule=schedule,
-            weight_slots=num_slots if schedule.in_flight == "beside" else 1,
+            weight_slots=num_slots if schedule.in_flight == "pin" else 1,
             steps=spec.training.steps,
             groups_per_step=spec.training.prompts_per_step,
             group_size=spec.algorithm.group_size,

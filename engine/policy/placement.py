@@ -123,8 +123,8 @@ def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int
     if rooms.num_fitting(services, needs.service) < NUM_SERVICES:
         raise NoRoom(_explain_refusal(hosts, needs, num_replicas=num_replicas))
     rooms.take(services, needs.service, NUM_SERVICES)
-    beside = [host for host in dict.fromkeys(replicas) if host in confining]
-    environments = _place_environments(rooms, needs, beside=beside or confining, among=confining)
+    near = [host for host in dict.fromkeys(replicas) if host in confining]
+    environments = _place_environments(rooms, needs, near=near or confining, among=confining)
     if len(environments) < needs.num_environments - 1:
         raise NoRoom(_explain_refusal(hosts, needs, num_replicas=num_replicas))
     replicas += place_replicas(rooms, needs, num_replicas - fewest, relays=replicas)
@@ -138,11 +138,11 @@ def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int
     )
 
 
-def _place_environments(rooms: Rooms, needs: JobNeeds, *, beside: Sequence[str], among: Sequence[str]) -> list[str]:
+def _place_environments(rooms: Rooms, needs: JobNeeds, *, near: Sequence[str], among: Sequence[str]) -> list[str]:
     """Places workers round-robin, on the host with most free CPUs once theirs is full; stops when none has room."""
     placed: list[str] = []
     for worker in range(needs.num_environments - 1):
-        host = beside[worker % len(beside)]
+        host = near[worker % len(near)]
         if not rooms.num_fitting(host, needs.service):
             host = rooms.most_cpus(among)
         if not rooms.num_fitting(host, needs.service):
@@ -165,9 +165,9 @@ def place_ranks(
         rooms.take(host, needs.rank, taken)
 
     def costs(host: str, taken: int) -> tuple[int, int]:
-        before = rooms.num_fitting(host, needs.replica, beside=needs.relay)
+        before = rooms.num_fitting(host, needs.replica, shared=needs.relay)
         take(host, taken)
-        after = rooms.num_fitting(host, needs.replica, beside=needs.relay)
+        after = rooms.num_fitting(host, needs.replica, shared=needs.relay)
         take(host, -taken)
         return before - after, num_fitting(host)
 
@@ -199,7 +199,7 @@ def place_replicas(rooms: Rooms, needs: JobNeeds, count: int, *, relays: Iterabl
     placed: list[str] = []
 
     def num_fitting(host: str) -> int:
-        return rooms.num_fitting(host, needs.replica, beside=None if host in have_relay else needs.relay)
+        return rooms.num_fitting(host, needs.replica, shared=None if host in have_relay else needs.relay)
 
     def take(host: str, taken: int) -> None:
         rooms.take(host, needs.replica, taken)

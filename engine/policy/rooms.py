@@ -50,9 +50,9 @@ class Rooms:
     def ids(self) -> list[str]:
         return list(self._cpus)
 
-    def num_fitting(self, host: str, need: Need, *, beside: Need | None = None) -> int:
-        """How often `need` fits on the host. `beside`: resources taken once, along with the first."""
-        cpus = self._cpus[host] - (beside.cpus if beside else 0.0)
+    def num_fitting(self, host: str, need: Need, *, shared: Need | None = None) -> int:
+        """How often `need` fits on the host. `shared`: resources taken once, along with the first."""
+        cpus = self._cpus[host] - (shared.cpus if shared else 0.0)
         fitting = [_count_fitting(cpus, need.cpus), _count_fitting(self._gpus[host], need.gpus)]
         return max(0, min(each for each in fitting if each is not None))
 

@@ -14,7 +14,7 @@
     partial        2           -           any           1        reprefill       -            any         no
     inflight       2           -           any           1        keep            -            any         no
     paper          2           -           any           1        drain           1            any         by KV use
-    laminar        2           -           any           1        beside          -            any         by places
+    laminar        2           -           any           1        pin             -            any         by places
      with 1 slot   2           -           any           1        drain           2            any         by places
 
 Where this table has "any", a job still has a bound: its own, or that of engine/spec/schedules.py. Where there are no
@@ -48,7 +48,7 @@ from engine.spec.job import ScheduleSpec
 from engine.spec.schedules import SCHEDULES
 
 Refresh = Literal["keep", "drain", "install"]
-InFlight = Literal["drain", "beside", "reprefill", "keep"]
+InFlight = Literal["drain", "pin", "reprefill", "keep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +89,12 @@ class Schedule:
     """Steps between two published versions."""
     in_flight: InFlight = "drain"
     """What happens to running sequences once newer weights are there: they end first (drain), they end on their weights
-    while others start on the newer ones (beside), or they continue on the newer weights, with their KV cache recomputed
+    while others start on the newer ones (pin), or they continue on the newer weights, with their KV cache recomputed
     (reprefill) or unchanged (keep)."""
     refresh_lag: int = 1
     """With drain: a replica takes fresh work until its weights are so many versions old. More drains less often."""
     age_cap: int | None = None
-    """With beside: sequences on weights that are more versions old continue on the newest, with their KV cache
+    """With pin: sequences on weights that are more versions old continue on the newest, with their KV cache
     unchanged; so do those on the oldest weights where no slot is left. None: all end on their own weights."""
     max_staleness: int | None = None
     repack: bool = False
@@ -103,7 +103,7 @@ class Schedule:
     @property
     def keeps_version(self) -> bool:
         """A trajectory ends on the weights that it began with, unless the age cap takes effect."""
-        return self.in_flight in ("drain", "beside")
+        return self.in_flight in ("drain", "pin")
 
     @property
     def mixes_versions(self) -> bool:
@@ -187,19 +187,19 @@ PRESETS: Final = {
         Schedule(name="partial", lead_steps=_LEADS["partial"], in_flight="reprefill"),
         Schedule(name="inflight", lead_steps=_LEADS["inflight"], in_flight="keep"),
         Schedule(name="paper", lead_steps=_LEADS["paper"], repack=True, repack_by="kv"),
-        Schedule(name="laminar", lead_steps=_LEADS["laminar"], in_flight="beside", refresh_lag=2, repack=True),
+        Schedule(name="laminar", lead_steps=_LEADS["laminar"], in_flight="pin", refresh_lag=2, repack=True),
     )
 }
 
 
 def schedule_for(spec: ScheduleSpec, *, weight_slots: int) -> Schedule:
     """The preset, tightened by the staleness bound of the job or the schedule: work that would be dropped later is not
-    started. One slot for weights cannot hold two versions, so `beside` becomes `drain`."""
+    started. One slot for weights cannot hold two versions, so `pin` becomes `drain`."""
     preset = PRESETS[spec.name]
     preset = replace(preset, repack=preset.repack and spec.repack)
-    if preset.in_flight == "beside" and weight_slots == 1:
+    if preset.in_flight == "pin" and weight_slots == 1:
         preset = replace(preset, in_flight="drain")
-    if preset.in_flight == "beside":
+    if preset.in_flight == "pin":
         preset = replace(preset, age_cap=spec.age_cap)
     cap = spec.staleness_bound
     if preset.window_steps:

@@ -86,9 +86,9 @@ def _confined_command(
     placed = [*_bind_files(tree), *_bind(tree.loader)]
     user = stranger()
     if user is None:
-        return inner(placed, place=_place_beside(tree))
+        return inner(placed, place=_place_of(tree))
     if tree.is_public:
-        return [*user.rules, *user.becomes, *inner(placed, place=_place_beside(tree))]
+        return [*user.rules, *user.becomes, *inner(placed, place=_place_of(tree))]
     loader = Bind(tree.loader.target, tree.loader.target)  # the outer sandbox sees this machine's libraries
     again = [word for bind in (Bind(HOME, HOME), Bind(PACKAGES, PACKAGES), loader) for word in _bind(bind)]
     return [*user.rules, *_outer_command(bwrap, tree), *user.becomes, *inner(again, place="/tmp")]
@@ -101,7 +101,7 @@ def is_contained() -> bool:
     return is_filtered or bool(os.statvfs(_PROC / "sys").f_flag & os.ST_RDONLY)
 
 
-def _place_beside(tree: PythonTree) -> str:
+def _place_of(tree: PythonTree) -> str:
     """A folder to mount the sandbox's /tmp over, in its own namespace, without hiding any of the bound files."""
     given = [Path(bind.source) for bind in (*tree.binds, tree.loader)]
     for place in map(Path, _PLACES):

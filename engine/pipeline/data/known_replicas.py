@@ -66,7 +66,7 @@ class KnownReplica:
         if message.serial <= self.serial:
             return False
         self.serial, self.weights = message.serial, message.weights
-        self.residents = frozenset({message.weights, *message.beside})
+        self.residents = frozenset({message.weights, *message.older})
         self.wants, self.room, self.is_leaving = message.wants, message.room, message.is_leaving
         self.groups = {held.key: held for held in message.groups}
         self.reserved = frozenset(held.lease for held in message.reserved)

@@ -92,11 +92,11 @@ class Repacker:
 
 def _list_loads(report: ReplicaReported) -> tuple[ResidentLoad, ...]:
     """The load of each version that the replica holds."""
-    num_other = sum(load.num_running for load in report.beside)
-    kv_other = sum(load.kv_used for load in report.beside)
+    num_other = sum(load.num_running for load in report.older)
+    kv_other = sum(load.kv_used for load in report.older)
     own = ResidentLoad(
         weights=report.weights,
         num_running=report.num_running - num_other,
         kv_used=max(0.0, report.kv_used - kv_other),
     )
-    return (own, *report.beside)
+    return (own, *report.older)

@@ -21,7 +21,7 @@ class ReplicaSynced:
     groups: tuple[HeldGroup, ...]
     """Samples that the replica runs, awaits from another replica, or has finished without data's confirmation."""
     finished: tuple[Trajectory, ...]
-    beside: tuple[WeightsId, ...] = ()
+    older: tuple[WeightsId, ...] = ()
     """Other weights that the replica holds, because work on them has not ended."""
     reserved: tuple[HeldGroup, ...] = ()
     """Groups that the replica keeps room for; no samples are listed."""

@@ -21,7 +21,7 @@ class ReplicaReported:
     """Sequences on all versions, as in `kv_used`."""
     kv_used: float
     num_tokens: int
-    beside: tuple[ResidentLoad, ...] = ()
+    older: tuple[ResidentLoad, ...] = ()
     """Other versions' share of the load."""
     has_free_slot: bool = False
     """The replica could install other weights at once."""

@@ -272,7 +272,7 @@ class RolloutBrain:
             room=self._count_room(),
             groups=self._work.groups(),
             finished=self._work.to_deliver(all_of_them=is_quiet_too_long),
-            beside=tuple(sorted(self._weights.residents - {self._weights.fresh})),
+            older=tuple(sorted(self._weights.residents - {self._weights.fresh})),
             reserved=self._work.reserved(),
             ordered_weights=self._weights.ordered_weights,
             missing=self._weights.missing,
@@ -289,7 +289,7 @@ class RolloutBrain:
             num_running=self._work.num_busy,
             kv_used=load.kv_used,
             num_tokens=load.num_tokens,
-            beside=tuple(
+            older=tuple(
                 ResidentLoad(weights=weights, num_running=self._work.num_busy_on(weights), kv_used=kv_used)
                 for weights, kv_used in load.kv_by_weights
                 if weights in self._weights.residents - {self._weights.fresh}

@@ -193,7 +193,7 @@ TROUBLES: dict[str, tuple[Callable[..., History], set[str]]] = {
     "LaminarWorkerSilent": (of_silence(CANARY), set()),
     "LaminarOutboxOld": (of_acts_that_wait, set()),
     "LaminarBackgroundFails": (of_failing_tasks, set()),
-    "LaminarQueueStands": (of_a_line_before_an_empty_pool, set()),
+    "LaminarQueueStuck": (of_a_line_before_an_empty_pool, set()),
     "LaminarQueueOld": (of_a_long_line, set()),
     "LaminarIngestLate": (of_late_facts, set()),
     "LaminarJobsStalled": (of_a_stalled_job, set()),

@@ -151,13 +151,13 @@ def test_laminar_with_one_slot_drains_for_second_version() -> None:
 @pytest.mark.parametrize(
     ("rollout", "slots", "in_flight"),
     [
-        ({}, 2, "beside"),
+        ({}, 2, "pin"),
         ({"weight_slots": 1}, 1, "drain"),
         ({"engine": "vllm"}, 1, "drain"),
-        ({"weight_slots": 3}, 3, "beside"),
-        ({"engine": "vllm", "lora_rank": 8}, 2, "beside"),
+        ({"weight_slots": 3}, 3, "pin"),
+        ({"engine": "vllm", "lora_rank": 8}, 2, "pin"),
         ({"engine": "vllm", "lora_rank": 8, "weight_slots": 1}, 1, "drain"),
-        ({"engine": "vllm", "lora_rank": 8, "weight_slots": 3}, 3, "beside"),
+        ({"engine": "vllm", "lora_rank": 8, "weight_slots": 3}, 3, "pin"),
         ({"engine": "vllm", "lora_rank": 8, "steps": 0}, 1, "drain"),
         ({"engine": "vllm", "lora_rank": 513}, 1, "drain"),
     ],
@@ -193,9 +193,7 @@ def test_adapters_share_a_cache_and_engines_divide_it(spec: dict[str, Any], kv_t
 
 
 def test_only_laminar_holds_several_versions() -> None:
-    several = {
-        name for name in SCHEDULES if schedule_for(ScheduleSpec(name=name), weight_slots=3).in_flight == "beside"
-    }
+    several = {name for name in SCHEDULES if schedule_for(ScheduleSpec(name=name), weight_slots=3).in_flight == "pin"}
     assert several == {"laminar"}
 
 

@@ -37,7 +37,7 @@ def world(
     hosts = Hosts(needs=needs, cluster=cluster(num_hosts), num_replicas=replicas)
     plan = Plan(
         schedule=PRESETS[schedule],
-        weight_slots=2 if PRESETS[schedule].in_flight == "beside" else 1,
+        weight_slots=2 if PRESETS[schedule].in_flight == "pin" else 1,
         steps=STEPS,
         groups_per_step=16,
         group_size=8,

@@ -32,7 +32,7 @@ def world(
 ) -> World:
     plan = Plan(
         schedule=PRESETS[schedule],
-        weight_slots=2 if PRESETS[schedule].in_flight == "beside" else 1,
+        weight_slots=2 if PRESETS[schedule].in_flight == "pin" else 1,
         steps=STEPS,
         groups_per_step=2,
         group_size=3,

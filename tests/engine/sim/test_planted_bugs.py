@@ -67,7 +67,7 @@ class Weather:
     def world(self, seed: int) -> World:
         plan = Plan(
             schedule=PRESETS[self.schedule],
-            weight_slots=2 if PRESETS[self.schedule].in_flight == "beside" else 1,
+            weight_slots=2 if PRESETS[self.schedule].in_flight == "pin" else 1,
             steps=8,
             groups_per_step=4,
             group_size=3,

@@ -26,7 +26,7 @@ def world(schedule: str, costs: Costs, *, seed: int, steps: int = STEPS, brains:
     preset = PRESETS[schedule]
     plan = Plan(
         schedule=preset,
-        weight_slots=2 if preset.in_flight == "beside" else 1,
+        weight_slots=2 if preset.in_flight == "pin" else 1,
         steps=steps,
         groups_per_step=GROUPS,
         group_size=SAMPLES,

@@ -147,7 +147,7 @@ class Replica:
         version: int,
         *,
         keeps: tuple[WeightsId, ...] = (),
-        in_flight: InFlight = "beside",
+        in_flight: InFlight = "pin",
         over: WeightsId | None = None,
         probe: Probe | None = None,
     ) -> Message:

@@ -41,7 +41,7 @@ def test_first_evaluation_runs_in_parallel_with_training() -> None:
     effects = data.sync(wants=0, groups=holding(held_out), finished=answers(trained))
     assert of(effects, EvaluationReported) == [] and len(data.batch(1)) == 1, "training waits for no evaluation"
     data.batch(2)
-    late = data.sync(version=1, wants=0, beside=(WeightsId(0, 0),), finished=answers(held_out))
+    late = data.sync(version=1, wants=0, older=(WeightsId(0, 0),), finished=answers(held_out))
     assert of(late, EvaluationReported) == [
         EvaluationReported(
             weights=WeightsId(0, 0), num_prompts=2, reward_mean=1.0, reward_std=0.0, length_mean=5.0, pass_rate=1.0

@@ -197,9 +197,9 @@ def two_versions(plan: Plan = BESIDE) -> tuple[DataWithDisk, GroupTask, GroupTas
     """A source that runs one group on version 0 and one on version 1; a host that holds both."""
     data = DataWithDisk(plan).past_the_evaluation()
     (old,) = granted(data.sync(SOURCE, wants=2))
-    (new,) = granted(data.sync(SOURCE, version=1, wants=2, beside=(V0,), groups=holding([old])))
-    data.sync(SOURCE, version=1, wants=0, beside=(V0,), groups=(*holding([old]), *holding([new], version=1)))
-    data.sync(HOST, version=1, wants=0, room=8, beside=(V0,))
+    (new,) = granted(data.sync(SOURCE, version=1, wants=2, older=(V0,), groups=holding([old])))
+    data.sync(SOURCE, version=1, wants=0, older=(V0,), groups=(*holding([old]), *holding([new], version=1)))
+    data.sync(HOST, version=1, wants=0, room=8, older=(V0,))
     return data, old, new
 
 
@@ -234,7 +234,7 @@ def test_mixed_sample_resumes_on_fresh_weights_or_begins_again(
     mixed = replace(sample_progress(old.key, 0, num_tokens=7), runs=runs)
     data.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(mixed,)))
     data.handle(ReplicaGone(replica=SOURCE, incarnation=0))
-    tasks = {task.key: task for task in granted(data.sync(HOST, version=1, wants=8, beside=(V0,)))}
+    tasks = {task.key: task for task in granted(data.sync(HOST, version=1, wants=8, older=(V0,)))}
     progress = tasks[old.key].progress
     assert [each.num_tokens for each in progress] == ([7] if plan is CAPPED else [])
     assert plan is BESIDE or (tasks[old.key].exact == V1 and progress[0].runs == runs)

@@ -153,7 +153,7 @@ def test_a_version_that_no_relay_has_is_reported() -> None:
 OTHER = GroupTask(key=GroupKey(ordinal=1), samples=(0, 1), lease=6)
 
 
-def beside() -> RolloutBrain:
+def pinned() -> RolloutBrain:
     """One group runs on version 0; version 1 is installed for fresh work."""
     brain = running(BESIDE)
     brain.handle(VersionAnnounced(weights=V1), 1.1)
@@ -168,12 +168,12 @@ def test_newer_weights_are_installed_next_to_those_in_use() -> None:
     assert of(brain.handle(VersionAnnounced(weights=V1), 1.1), WeightsWanted)
     assert of(brain.handle(served(1), 1.2), InstallWeights)
     (sync,) = of(brain.handle(WeightsInstalled(weights=V1), 1.3), ReplicaSynced)
-    assert (sync.weights, sync.beside, sync.wants) == (V1, (V0,), 6)
+    assert (sync.weights, sync.older, sync.wants) == (V1, (V0,), 6)
     assert sync.groups[0].weights == V0
 
 
 def test_fresh_work_starts_on_newest_and_the_rest_stays() -> None:
-    brain = beside()
+    brain = pinned()
     (start,) = of(brain.handle(grant(OTHER), 1.4), StartSequences)
     assert start.tasks[0].exact == V1
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
@@ -204,7 +204,7 @@ def test_age_cap_overwrites_only_weights_that_leave_no_slot() -> None:
     assert of(brain.handle(grant(replace(late, exact=V1)), 1.8), StartSequences)
     brain.handle(WeightsInstalled(weights=V2), 1.9)
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
-    assert (sync.weights, sync.beside) == (V2, (V1,))
+    assert (sync.weights, sync.older) == (V2, (V1,))
     assert {held.key: held.weights for held in sync.groups} == {KEY: V2, OTHER.key: V1, late.key: V1}
 
 
@@ -229,7 +229,7 @@ def test_evaluation_ends_on_its_own_weights_despite_age_cap() -> None:
 
 
 def test_first_free_slot_takes_the_newest_and_used_ones_stay() -> None:
-    brain = beside()
+    brain = pinned()
     brain.handle(grant(OTHER), 1.4)
     assert of(brain.handle(VersionAnnounced(weights=WeightsId(0, 3)), 1.5), WeightsWanted) == []
     assert of(brain.handle(served(3), 1.6), InstallWeights) == []
@@ -242,7 +242,7 @@ def test_first_free_slot_takes_the_newest_and_used_ones_stay() -> None:
 
 
 def test_last_free_slot_is_kept_for_announced_weights() -> None:
-    brain = beside()
+    brain = pinned()
     brain.handle(VersionAnnounced(weights=V2), 1.5)
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
     assert (sync.weights, sync.wants, sync.room) == (V1, 0, 6), (
@@ -250,11 +250,11 @@ def test_last_free_slot_is_kept_for_announced_weights() -> None:
     )
     brain.handle(served(2), 4.1)
     (sync,) = of(brain.handle(WeightsInstalled(weights=V2), 4.2), ReplicaSynced)
-    assert (sync.weights, sync.beside, sync.wants) == (V2, (V0,), 6)
+    assert (sync.weights, sync.older, sync.wants) == (V2, (V0,), 6)
 
 
 def test_during_an_install_only_kept_weights_take_work() -> None:
-    brain = beside()
+    brain = pinned()
     brain.handle(VersionAnnounced(weights=V2), 1.5)
     assert of(brain.handle(served(2), 1.6), InstallWeights)
     assert of(brain.handle(grant(OTHER), 1.7), StartSequences) == [], "version 1 is being overwritten"
@@ -263,14 +263,14 @@ def test_during_an_install_only_kept_weights_take_work() -> None:
 
 
 def test_late_samples_run_on_the_weights_of_their_group() -> None:
-    brain = beside()
+    brain = pinned()
     more = GroupTask(key=KEY, samples=(0, 1, 2), lease=5)
     (start,) = of(brain.handle(grant(more), 1.4), StartSequences)
     assert (start.tasks[0].samples, start.tasks[0].exact) == ((2,), V0)
 
 
 def test_evaluation_on_weights_in_use_needs_no_second_copy() -> None:
-    brain = beside()
+    brain = pinned()
     effects = brain.handle(grant(to_hold=V0), 1.4)
     assert of(effects, WeightsWanted) == []
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
@@ -278,12 +278,12 @@ def test_evaluation_on_weights_in_use_needs_no_second_copy() -> None:
 
 
 def test_load_is_reported_for_each_version() -> None:
-    brain = beside()
+    brain = pinned()
     brain.handle(grant(OTHER), 1.4)
     load = LoadMeasured(kv_used=0.5, num_tokens=9, kv_by_weights=((V0, 0.2), (V1, 0.3)))
     (report,) = of(brain.handle(load, 1.5), ReplicaReported)
     assert (report.weights, report.num_running, report.has_free_slot) == (V1, 4, False)
-    assert report.beside == (ResidentLoad(weights=V0, num_running=2, kv_used=0.2),)
+    assert report.older == (ResidentLoad(weights=V0, num_running=2, kv_used=0.2),)
 
 
 # ── what ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -31,7 +31,7 @@ def test_adapter_job_learns_on_vllm_despite_a_killed_replica(
 
     spec = job(steps=STEPS, trainer={"lora_rank": 8}, optimizer={"learning_rate": 5e-4})
     plan = Plan.from_spec(spec)
-    assert (plan.weight_slots, plan.schedule.in_flight) == (2, "beside")
+    assert (plan.weight_slots, plan.schedule.in_flight) == (2, "pin")
     sink = Blows({4: kill})
     finished = Attempt(AttemptPlan(spec=spec, checkpoints=tmp_path), sink, list).run(lambda: None)
     assert finished.outcome == "succeeded", finished.message
