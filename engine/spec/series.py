@@ -5,8 +5,8 @@ watch`, the rules of the verdict and the page tests' data are compared with it.
 
 Invariants:
 - one module measures a series, so that no merge of two measurements decides which of them counts;
-- `*` in a name stands for one or more letters, digits and underscores: a family, whose members a run decides. No series
-  belongs to two rows.
+- `*` at the end of a name stands for one or more letters, digits and underscores: a family, whose members a run
+  decides. No series belongs to two rows.
 """
 
 import re
@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
+
+_MEMBER: Final = re.compile(r"[a-z0-9_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,10 @@ class Series:
     """Where a single value of it is shown; empty: nowhere but under its name."""
 
     def matches(self, name: str) -> bool:
-        return re.fullmatch(re.escape(self.name).replace(r"\*", "[a-z0-9_]+"), name) is not None
+        family = self.name.removesuffix("*")
+        if family == self.name:
+            return name == self.name
+        return name.startswith(family) and _MEMBER.fullmatch(name.removeprefix(family)) is not None
 
 
 SERIES: Final[Mapping[str, Sequence[Series]]] = {

@@ -39,10 +39,12 @@ def copy_for_anybody(folder: Path) -> None:
     """Copies the sandbox's modules, readable for every user of this machine: the checkout may be in a closed home."""
     source, engine = folder / "engine" / "environments", Path(__file__).parents[3] / "engine"
     shutil.copytree(engine / "environments" / "sandbox", source / "sandbox")
-    process = source.parent / "process"
-    process.mkdir()
-    shutil.copy(engine / "process" / "thread_times.py", process)
-    for each in (source.parent, source, process):
+    for module in ("process/thread_times.py", "spec/node_variables.py"):
+        copy = source.parent / module
+        copy.parent.mkdir()
+        shutil.copy(engine / module, copy)
+        (copy.parent / "__init__.py").touch()
+    for each in (source.parent, source):
         (each / "__init__.py").touch()
     temporary = Path(tempfile.gettempdir())
     above = [each for each in folder.parents if temporary in each.parents]
