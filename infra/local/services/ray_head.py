@@ -11,9 +11,9 @@ from infra.local.services.http_health import responds
 
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
 NUM_CPUS = 8
-PASSED_ON = tuple(name for name, variable in NODE_VARIABLES.items() if variable.when_unset)  # if somebody has set them
+PASSED_ON = tuple(name for name, variable in NODE_VARIABLES.items() if variable.when_unset)  # where set
 NICENESS = "RAY_worker_niceness"
-"""Of jobs, if somebody has set it. Ray's own is 15: they yield to the site on the same machine, and to all else."""
+"""The niceness of jobs, if set. Ray's default is 15: jobs yield to the site and to everything else on the machine."""
 OBJECT_STORE_BYTES = 300 * 1024 * 1024
 
 

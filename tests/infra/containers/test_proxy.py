@@ -182,9 +182,9 @@ def test_plain_http_is_led_to_https(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "says"), [("http://localhost:8000", "must begin with https://"), ("https://localhost", "begins")]
+    ("url", "text"), [("http://localhost:8000", "must begin with https://"), ("https://localhost", "begins")]
 )
-def test_plain_address_is_refused_at_start_with_the_fix(url: str, says: str) -> None:
+def test_plain_address_is_refused_at_start_with_the_fix(url: str, text: str) -> None:
     """Caddy itself would serve port 80 and nothing on 443, without a warning."""
     proxy = services(LAMINAR_PUBLIC_URL=url, LAMINAR_ALLOWED_HOSTS="localhost")["proxy"]
     shell, script, *begins = proxy["command"]
@@ -194,7 +194,7 @@ def test_plain_address_is_refused_at_start_with_the_fix(url: str, says: str) -> 
     done = subprocess.run(
         [shell, str(here), "echo", "begins"], env=os.environ | proxy["environment"], capture_output=True, text=True
     )
-    assert (done.returncode == 0) == url.startswith("https://") and says in done.stdout + done.stderr
+    assert (done.returncode == 0) == url.startswith("https://") and text in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("own", [True, False])
