@@ -22,10 +22,12 @@ from engine.environments.port import Blame, GraderError, Observation, Prompt, Ve
 
 MAX_REWARD: Final = 1e9
 MAX_LETTERS: Final = 4 << 20  # characters of a prompt, the bound of a data set's row too; millions of tokens
+MAX_PROMPT_BYTES: Final = 9 << 20
+"""UTF-8, of all texts of a prompt: the longest row of a data set in both forms, messages and readable text."""
 MAX_REMARK: Final = 500
 MAX_TOOL: Final = 200
 MAX_ARGUMENTS: Final = 20_000  # for display only: the model's own text holds all of them
-MAX_ENTRIES: Final = 10_000  # nested in all messages and tools of a prompt
+MAX_ENTRIES: Final = 10_000  # of a prompt: nested in all its messages and tools; and its facts
 MAX_DEPTH: Final = 32
 MAX_WHOLE: Final = 1 << 64  # every JSON reader and template accepts integers of this size
 MAX_PARTS: Final = 100
@@ -65,13 +67,31 @@ def sound(response: Prompt | Observation | Verdict) -> Prompt | Observation | Ve
 def sound_prompt(prompt: Prompt) -> Prompt:
     """Raises `GraderError`."""
     nested = _NestedValues("prompt")
-    return replace(
+    if len(prompt.facts) > MAX_ENTRIES:
+        raise _refusal("prompt", f"at most {MAX_ENTRIES} facts", len(prompt.facts), "user_code")
+    whole = replace(
         prompt,
         text=_check_length("prompt", prompt.text, "user_code"),
         facts={sound_text(name): _sound_fact(name, value) for name, value in prompt.facts.items()},
         messages=tuple(nested.plain(message) for message in prompt.messages),
         tools=tuple(nested.plain(tool) for tool in prompt.tools),
     )
+    num_bytes = _num_bytes([whole.text, whole.facts, *whole.messages, *whole.tools])
+    if num_bytes > MAX_PROMPT_BYTES:
+        rule = f"at most {MAX_PROMPT_BYTES} bytes in all texts of a prompt"
+        raise _refusal("prompt", rule, num_bytes, "user_code")
+    return whole
+
+
+def _num_bytes(value: object) -> int:
+    match value:
+        case str():
+            return len(value) if value.isascii() else len(value.encode())
+        case Mapping():
+            return sum(_num_bytes(name) + _num_bytes(each) for name, each in value.items())
+        case list() | tuple():
+            return sum(map(_num_bytes, value))
+    return 0
 
 
 def _sound_observation(observation: Observation) -> Observation:

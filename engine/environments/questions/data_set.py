@@ -77,10 +77,11 @@ class Questions:
         """Calls `accept` with the prompt of every question. Raises `ValueError`."""
         self._seed, self._accept = seed, accept
         self._columns, self._held_out = columns or Columns(), held_out or HeldOut()
-        self._files = open_files(path)
+        columns_read = None if self._columns.all_to_judge else {*self._columns.own, self._held_out.column}
+        self._files = open_files(path, columns_read)
         self._num_shared = len(self._files)
         if self._held_out.data is not None:
-            self._files += open_files(self._held_out.data)
+            self._files += open_files(self._held_out.data, columns_read)
         self._places: dict[Split, array[int]] = {"train": array("Q"), "held_out": array("Q")}
         self._index()
         for split, places in self._places.items():

@@ -6,34 +6,33 @@ Invariant: at most one line is in memory.
 import json
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from engine.environments.questions.question import Row
 
 MAX_LINE_BYTES: Final = 4 << 20  # a longer line means that the file has lost its line ends
+TOO_LONG: Final = f"longer than {MAX_LINE_BYTES} bytes"
 
 
 class LineFile:
     unit = "line"
 
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        self._file = path.open("rb")
+    def __init__(self, name: str, file: BinaryIO) -> None:
+        self.name, self._file = name, file
 
     def rows(self) -> Iterator[Row]:
         place = 0
         self._file.seek(0)
         for number, line in enumerate(iter(lambda: self._file.readline(MAX_LINE_BYTES + 1), b""), start=1):
             if len(line) > MAX_LINE_BYTES:
-                yield Row(place=place, number=number, wrong=f"longer than {MAX_LINE_BYTES} bytes")
+                yield Row(place=place, number=number, wrong=TOO_LONG)
                 return  # the search for the next line is not worth its time
             if line.strip():
-                yield _parse_row(line, place, number)
+                yield self._parse(line, place, number)
             place += len(line)
 
     def at(self, place: int) -> Mapping[str, Any]:
-        row = _parse_row(self._line_at(place), place, 0)
+        row = self._parse(self._line_at(place), place, 0)
         if row.wrong:
             raise ValueError(row.wrong)
         return row.fields
@@ -48,12 +47,11 @@ class LineFile:
             read += part
         return read.partition(b"\n")[0]
 
-
-def _parse_row(line: bytes, place: int, number: int) -> Row:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return Row(place=place, number=number, wrong=f"not a line of JSON: {error}")
-    if not isinstance(fields, dict):
-        return Row(place=place, number=number, wrong=f"expected a JSON object, got {type(fields).__name__}")
-    return Row(place=place, number=number, fields=fields)
+    def _parse(self, line: bytes, place: int, number: int) -> Row:
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            return Row(place=place, number=number, wrong=f"not a line of JSON: {error}")
+        if not isinstance(fields, dict):
+            return Row(place=place, number=number, wrong=f"expected a JSON object, got {type(fields).__name__}")
+        return Row(place=place, number=number, fields=fields)

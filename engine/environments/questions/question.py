@@ -139,4 +139,4 @@ def _plain(value: Any) -> str | int:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, default=str)
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -21,7 +21,7 @@ Invariants:
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -39,6 +39,7 @@ from engine.environments.port import (
 from engine.environments.sandbox.excuses import Excuse, excusing
 from engine.environments.sandbox.host_speed import host_scale
 from engine.live.environment.failures import blamed, failure_of, hanging, shown_of
+from engine.live.environment.remembered import RememberedAnswers
 from engine.live.environment.turns import Answer, Ask, AskId, TurnResult
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure
@@ -54,7 +55,6 @@ HASTE_S: Final = 0.002  # an unnoticeable delay, in which most graders answer ma
 FULL_S: Final = 0.1  # the next try to start a thread where the system allowed none
 IDLE_S: Final = 30.0
 LOOK_EVERY_S: Final = 1.0  # read the clock this often: else a freeze looks like a long wait
-REMEMBERED: Final = 4_096  # answers that may be requested again after a move or a lost message
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class TurnThreads:
         self._environment, self._timeout_s, self._answer = environment, timeout_s, answer
         self._lock = threading.Lock()
         self._pending: dict[AskId, Pending] = {}
-        self._remembered: OrderedDict[AskId, Answer] = OrderedDict()
+        self._remembered = RememberedAnswers()
         self._queue: deque[Pending] = deque()
         self._has_work = threading.Condition(self._lock)
         self._is_called = False  # a thread is on its way to the queue
@@ -216,9 +216,7 @@ class TurnThreads:
             ask = pending.ask
             del self._pending[pending.id]
             answer = self._make_answer(pending, result)
-            self._remembered[pending.id] = answer
-            if len(self._remembered) > REMEMBERED:
-                self._remembered.popitem(last=False)
+            self._remembered.add(answer)
         self._answer(ask.by, answer)
         return True
 

@@ -11,6 +11,8 @@ from engine.environments.border import MAX_DEPTH, MAX_LETTERS, MAX_REWARD, shown
 from engine.environments.custom import Custom
 from engine.environments.gym import ReasoningGym
 from engine.environments.port import GraderError, Observation, Prompt, Verdict
+from engine.environments.questions.lines import MAX_LINE_BYTES
+from engine.environments.questions.question import Columns, question_of
 from engine.environments.registry import read_questions
 from engine.live.data.frames import HEAD, entry_of, frame
 from engine.live.environment.turn_threads import TurnThreads
@@ -227,8 +229,11 @@ def deep(depth: int) -> Any:
         {"messages": ({"role": "user", 7: "x"},)},
         {"tools": ({"all": list(range(20_000))},)},
         {"tools": ({"it": object()},)},
+        {"facts": {str(at): "x" * (2 << 20) for at in range(7)}},
+        {"text": "x" * MAX_LETTERS, "messages": [{"role": "user", "content": "é" * MAX_LETTERS}], "facts": {"a": "x"}},
+        {"facts": dict.fromkeys(map(str, range(20_000)), 0)},
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_prompt_out_of_bounds_is_refused_with_the_rule(fields: dict[str, Any]) -> None:
     with pytest.raises(GraderError, match=r"^(prompt|facts: '\w+'): .*, got ") as caught:
@@ -242,6 +247,17 @@ def test_prompt_out_of_bounds_is_refused_with_the_rule(fields: dict[str, Any]) -
 def test_value_in_an_error_is_short_and_escaped(value: object) -> None:
     assert (shown(value).removesuffix("…")).isascii() and shown(value).isprintable()
     assert len(shown(value)) <= 201
+
+
+@pytest.mark.parametrize(
+    "row", [{"prompt": [{"role": "user", "content": "é"}]}, {"more": ["é"]}], ids=["prompt", "fact"]
+)
+def test_longest_row_of_a_data_set_is_a_prompt(row: dict[str, Any]) -> None:
+    room = MAX_LINE_BYTES - len(json.dumps({"prompt": "?", "answer": "1"} | row, ensure_ascii=False).encode())
+    longest = json.dumps({"prompt": "?", "answer": "1"} | row, ensure_ascii=False).replace("é", "é" * (room // 2))
+    assert MAX_LINE_BYTES - 8 < len(longest.encode()) <= MAX_LINE_BYTES
+    made = question_of(json.loads(longest), Columns(all_to_judge=True)).as_prompt("train", 0)
+    assert sound_prompt(made) == made
 
 
 def test_rows_of_a_data_set_are_encodable_prompts(tmp_path: Path) -> None:

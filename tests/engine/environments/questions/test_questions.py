@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +15,7 @@ from pyarrow import ipc, parquet
 
 from engine.environments.jsonl import Jsonl
 from engine.environments.port import Prompt, Split
+from engine.environments.questions import tables
 from engine.environments.questions.data_set import NUM_EXPLAINED, NUM_LISTED, HeldOut, Questions
 from engine.environments.questions.lines import MAX_LINE_BYTES
 from engine.environments.questions.question import Columns
@@ -183,7 +187,7 @@ def test_text_parts_of_a_message_are_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_too_long_row_is_named_and_others_are_read(tmp_path: Path, compression: str) -> None:
     long = "x" * (MAX_LINE_BYTES + 1)
-    given = [row | {"more": long if at in (3, 300) else ""} for at, row in enumerate(rows(400))]
+    given = [row | {"prompt": long} if at in (3, 300) else row for at, row in enumerate(rows(400))]
     parquet.write_table(pyarrow.Table.from_pylist(given), tmp_path / "a.parquet", compression=compression)
     with pytest.raises(ValueError) as caught:
         Questions(tmp_path / "a.parquet", seed=0)
@@ -197,22 +201,77 @@ def test_a_column_of_few_values_may_have_more_bytes_than_a_row(tmp_path: Path) -
     table = pyarrow.Table.from_pylist(rows(400))
     topics = pyarrow.DictionaryArray.from_arrays(pyarrow.array([at % 8 for at in range(400)]), pyarrow.array(values))
     parquet.write_table(table.append_column("long", topics), tmp_path / "a.parquet")
-    questions = Questions(tmp_path / "a.parquet", seed=0)
+    questions = Questions(tmp_path / "a.parquet", seed=0, columns=Columns(all_to_judge=True))
     assert questions.num("train") + questions.num("held_out") == 400
 
 
 def test_rows_that_would_fill_the_disk_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = as_parquet(tmp_path / "a.parquet", [row | {"more": "x" * 10_000} for row in rows(900)])
+    path = as_parquet(tmp_path / "a.parquet", [row | {"answer": "x" * 10_000} for row in rows(900)])
     assert path.stat().st_size < 1 << 20
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=16 << 20))
     with pytest.raises(ValueError, match=r"data: a\.parquet: its uncompressed rows exceed half of the free space in"):
         Questions(path, seed=0)
 
 
+def test_rows_that_are_much_longer_than_their_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = as_parquet(tmp_path / "a.parquet", [row | {"answer": "x" * 10_000} for row in rows(900)])
+    monkeypatch.setattr(tables, "ROOM_BYTES", 1 << 10)
+    with pytest.raises(ValueError, match=r"data: a\.parquet: its uncompressed rows exceed 100 times its size"):
+        Questions(path, seed=0)
+
+
+def test_more_rows_than_bytes_are_refused(tmp_path: Path) -> None:
+    table = pyarrow.table({"prompt": pyarrow.nulls(200_000, pyarrow.string())})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=200_000)
+    assert (tmp_path / "a.parquet").stat().st_size < 4_096
+    with pytest.raises(ValueError, match=r"data: a\.parquet: cannot be read: more than 10\d\d\d\d rows"):
+        Questions(tmp_path / "a.parquet", seed=0)
+
+
+LONG_ROW = Path(__file__).parent / "long_row.parquet"
+"""2 kB with 100 questions; the column `more` of the last one is a list of 400 million nulls."""
+READS_A_TABLE = """
+import sys
+from pathlib import Path
+from engine.environments.questions.data_set import Columns, Questions
+try:
+    Questions(Path(sys.argv[1]), seed=0, columns=Columns(all_to_judge=True))
+except ValueError as error:
+    print(error)
+status = Path("/proc/self/status").read_text().split()
+print("pyarrow" in sys.modules, int(status[status.index("VmHWM:") + 1]) >> 10)
+"""
+
+
+def test_table_is_read_by_another_process_with_bounded_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", READS_A_TABLE, LONG_ROW], capture_output=True, text=True, check=True)
+    refusal, measured = done.stdout.splitlines()
+    assert refusal.startswith(f"data: long_row.parquet: needs more than {1 << 30} bytes of memory at once")
+    has_imported, peak_mib = measured.split()
+    assert has_imported == "False"
+    assert int(peak_mib) < 200
+
+
+def test_columns_that_are_not_read_may_be_of_any_size() -> None:
+    assert Questions(LONG_ROW, seed=0).num("train") > 80
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow file", "arrow stream"])
+def test_values_without_json_are_text_for_a_judge_only(tmp_path: Path, kind: str) -> None:
+    write, name = KINDS[kind]
+    day = date(2026, 11, 30)
+    path = write(tmp_path / name, [row | {"day": day, "days": [day]} for row in rows(40)])
+    facts = Questions(path, seed=0, columns=Columns(all_to_judge=True)).question("train", 0).facts
+    assert (facts["day"], facts["days"]) == ('"datetime.date(2026, 11, 30)"', '["2026-11-30"]')
+    for columns in (Columns(prompt="day"), Columns(answer="day")):
+        with pytest.raises(ValueError, match=r"a\.\w+:1: day: .*got datetime\.date\(2026, 11, 30\)"):
+            Questions(path, seed=0, columns=columns)
+
+
 def test_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     for name in ("a.parquet", "a.arrow"):
         (tmp_path / name).write_text("no table")
-        with pytest.raises(ValueError, match=rf"data: {name} cannot be read"):
+        with pytest.raises(ValueError, match=rf"data: {name}: cannot be read"):
             Questions(tmp_path / name, seed=0)
 
 
