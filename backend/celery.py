@@ -38,7 +38,7 @@ DISPATCH_EVERY_S = 2.0
 VALIDATE_EVERY_S = 15.0
 RECONCILE_EVERY_S = 3.0
 SWEEP_EVERY_S = 30.0
-LOOK_EVERY_S = 30.0
+PROBE_EVERY_S = 30.0
 ARCHIVE_EVERY_S = 30.0
 REDUCE_EVERY_S = 300.0
 REMOVE_EVERY_S = 300.0
@@ -84,8 +84,8 @@ app.conf.beat_schedule = {
     "reduce-series": _tick("telemetry.reduce_old_series", REDUCE_EVERY_S),
     "remove-old": _tick("telemetry.remove_old", REMOVE_EVERY_S),
     "sweep-zombies": _tick("reconcile.sweep_zombies", SWEEP_EVERY_S),
-    "look-at-rays": _tick("reconcile.inspect_rays", LOOK_EVERY_S),
-    "look-at-store": _tick("operating.check_store", LOOK_EVERY_S),
+    "probe-rays": _tick("reconcile.inspect_rays", PROBE_EVERY_S),
+    "probe-store": _tick("operating.check_store", PROBE_EVERY_S),
     "forget-expired-keys": _tick("api.forget_expired_keys", FORGET_EVERY_S),
     "anchor-audit": _tick("audit.anchor_heads", ANCHOR_EVERY_S),
     "send-webhooks": _tick("webhooks.send", WEBHOOKS_EVERY_S),

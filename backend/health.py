@@ -32,40 +32,40 @@ _PATIENCE_S = 2
 Found = dict[str, Any]
 
 
-class Looks:
+class ReadinessProbe:
     """The last probe and its result. A request during a probe waits for its end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._guard = threading.Lock()
-        self._look: Future[Found] | None = None
+        self._result: Future[Found] | None = None
         self._began_at = self._stale_at = clock()
 
     def newest(self) -> tuple[Found, bool]:
         """The probe's result, and whether this call started the probe."""
         with self._guard:
-            is_due = self._look is None or (self._look.done() and self._clock() >= self._stale_at)
-            if self._look is None or is_due:
-                self._look, self._began_at = Future(), self._clock()
-                threading.Thread(target=self._run, args=[self._look], name="readiness", daemon=True).start()
-            look, left_s = self._look, self._began_at + LONGEST_S - self._clock()
+            is_due = self._result is None or (self._result.done() and self._clock() >= self._stale_at)
+            if self._result is None or is_due:
+                self._result, self._began_at = Future(), self._clock()
+                threading.Thread(target=self._run, args=[self._result], name="readiness", daemon=True).start()
+            result, left_s = self._result, self._began_at + LONGEST_S - self._clock()
         try:
-            return look.result(max(0.0, left_s)), is_due
+            return result.result(max(0.0, left_s)), is_due
         except TimeoutError:
             return _document([f"postgres or broker: did not respond within {LONGEST_S:.0f} s"]), is_due
 
-    def _run(self, look: Future[Found]) -> None:
+    def _run(self, result: Future[Found]) -> None:
         try:
-            document = _look()
+            document = _probe_parts()
         except BaseException as error:
             self._stale_at = self._clock() + FRESH_S
-            look.set_exception(error)
+            result.set_exception(error)
             raise
         self._stale_at = self._clock() + FRESH_S
-        look.set_result(document)
+        result.set_result(document)
 
 
-looks = Looks()
+probe = ReadinessProbe()
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
@@ -73,13 +73,13 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    document, is_new = looks.newest()
+    document, is_new = probe.newest()
     response = JsonResponse(document, status=503 if document["problems"] else 200)
     response._has_been_logged = not is_new  # type: ignore[attr-defined]  # Django's own flag: it logs every 503
     return response
 
 
-def _look() -> Found:
+def _probe_parts() -> Found:
     problems = {name: problem() for name, problem in _PARTS.items()}
     around = [] if problems["postgres"] else _read_surroundings()
     return (

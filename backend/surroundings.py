@@ -18,7 +18,7 @@ OLD_AFTER_S: Final = 120.0
 """Four probes; a busy worker is late for one."""
 _RAYS: Final = """
 SELECT count(*), count(*) FILTER (WHERE problem = ''), extract(epoch FROM clock_timestamp() - max(at))
-FROM pools_raylook
+FROM pools_clusterprobe
 """
 STORE: Final = """
 SELECT jsonb_path_exists(parts, '$[*].findings[*] ? (@.verdict == "wrong")'),

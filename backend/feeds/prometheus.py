@@ -51,10 +51,10 @@ LEFT JOIN pools_reservation held ON held.pool_id = pool.id AND held.released_at 
 GROUP BY pool.id
 """
 _RAYS = """
-SELECT pool.name, (look.problem = '')::int, look.devices,
-       CASE WHEN look.seen_at IS NULL THEN NULL ELSE greatest(0, look.promised - look.devices) END,
-       pool.autoscales, look.at
-FROM pools_raylook look JOIN pools_resourcepool pool ON pool.id = look.pool_id ORDER BY pool.name
+SELECT pool.name, (probe.problem = '')::int, probe.devices,
+       CASE WHEN probe.seen_at IS NULL THEN NULL ELSE greatest(0, probe.promised - probe.devices) END,
+       pool.autoscales, probe.at
+FROM pools_clusterprobe probe JOIN pools_resourcepool pool ON pool.id = probe.pool_id ORDER BY pool.name
 """
 _IDLE = """
 SELECT pool.name, coalesce(sum(held.devices), 0)

@@ -2,9 +2,9 @@
 
 from celery import shared_task
 
-from backend.operating.status import OF_THE_STORE, look_again
+from backend.operating.status import OF_THE_STORE, check_again
 
 
 @shared_task(name="operating.check_store")
 def check_store() -> None:
-    look_again(OF_THE_STORE)
+    check_again(OF_THE_STORE)

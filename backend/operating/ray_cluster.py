@@ -14,7 +14,7 @@ from backend.environment import Environment
 from backend.jobs.attempts.launcher import SUBMIT_TIMEOUT
 from backend.pools.clusters.addresses import RayAddress, TokenMissing, address_of, token_of, url_of
 from backend.pools.clusters.dashboard import Dashboard, RayRefused, document
-from backend.pools.clusters.looks import RayHost
+from backend.pools.clusters.probes import RayHost
 from backend.pools.models import ResourcePool
 
 _OVER: Final = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})

@@ -17,7 +17,7 @@ from django.db.models import F, Q
 
 from backend.clock import database_now
 from backend.operating.checks.doctor import NEAR, NODES, Part, examine
-from backend.operating.checks.findings import Finding, Look, Verdict
+from backend.operating.checks.findings import Check, Finding, Verdict
 from backend.operating.checks.store import check_store
 from backend.operating.models import Examination
 
@@ -27,14 +27,14 @@ GIVEN_UP: Final = timedelta(minutes=4)  # longer than the longest examination, t
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     name: str
-    looks: dict[str, Look]
+    checks: dict[str, Check]
     lasts: timedelta
 
 
-OF_THE_SITE: Final = Kind(name="site", looks=NEAR, lasts=timedelta(seconds=10))
-OF_THE_STORE: Final = Kind(name="store", looks={"Store": check_store}, lasts=timedelta(seconds=20))
+OF_THE_SITE: Final = Kind(name="site", checks=NEAR, lasts=timedelta(seconds=10))
+OF_THE_STORE: Final = Kind(name="store", checks={"Store": check_store}, lasts=timedelta(seconds=20))
 """For /readyz and /metrics, on a worker's tick; `backend.surroundings` reads the result."""
-OF_THE_NODES: Final = Kind(name="nodes", looks=NODES, lasts=timedelta(minutes=1))
+OF_THE_NODES: Final = Kind(name="nodes", checks=NODES, lasts=timedelta(minutes=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def last_seen(kind: Kind) -> Seen | None:
     return Seen(at=row.ended_at, parts=tuple(_to_part(each) for each in row.parts))
 
 
-def look_again(kind: Kind) -> bool:
+def check_again(kind: Kind) -> bool:
     """False: an examination is running, or has just ended."""
     now = database_now()
     Examination.objects.get_or_create(pk=kind.name)
@@ -59,7 +59,7 @@ def look_again(kind: Kind) -> bool:
     row = Examination.objects.filter(pk=kind.name)
     if row.filter(is_idle, is_old).update(began_at=now) != 1:
         return False
-    parts = _to_document(examine(settings.ENVIRONMENT, kind.looks))
+    parts = _to_document(examine(settings.ENVIRONMENT, kind.checks))
     row.filter(began_at=now).update(ended_at=database_now(), parts=parts)
     return True
 

@@ -1,7 +1,7 @@
 """Announced maintenance, for a banner on every page.
 
 Invariants:
-- a process queries the database at most once in `LOOKS_EVERY_S`, and an error never breaks a page;
+- a process queries the database at most once in `QUERY_EVERY_S`, and an error never breaks a page;
 - anonymous visitors see no announcements.
 """
 
@@ -17,10 +17,10 @@ from backend.clock import database_now
 from backend.pools.maintenance import announced
 from backend.pools.models import Maintenance
 
-LOOKS_EVERY_S: Final = 5.0
+QUERY_EVERY_S: Final = 5.0
 
 
-class Looks:
+class LatestAnnouncements:
     """The announcements as of the last query."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Looks:
         with self._guard:
             is_due = time.monotonic() >= self._due_at
             if is_due:
-                self._due_at = time.monotonic() + LOOKS_EVERY_S
+                self._due_at = time.monotonic() + QUERY_EVERY_S
         if is_due:
             try:
                 with transaction.atomic():
@@ -46,10 +46,10 @@ class Looks:
         self._due_at = 0.0
 
 
-looks: Final = Looks()
+latest: Final = LatestAnnouncements()
 
 
 def announcements(request: HttpRequest) -> dict[str, Sequence[Maintenance]]:
     """The context processor."""
     user = getattr(request, "user", None)
-    return {"announcements": looks.newest() if user is not None and user.is_authenticated else ()}
+    return {"announcements": latest.newest() if user is not None and user.is_authenticated else ()}

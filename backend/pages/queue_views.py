@@ -26,7 +26,7 @@ from backend.pages import curl
 from backend.pages.budgets.asking import question_shown
 from backend.pages.team.team_views import acting_in, frame_of
 from backend.pools.budgets import BudgetState, budget_states
-from backend.pools.clusters.looks import is_amiss, look_of, words
+from backend.pools.clusters.probes import describe_problem, is_failing, probe_of
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.pools.selectors import pools_of, quotas_of
 
@@ -104,7 +104,7 @@ def _of_pool(request: HttpRequest, team: Team, pool: ResourcePool, now: datetime
     mine, wants_all = request.GET.get("line") == "ours", request.GET.get("line") == "all"
     limit = MOST_SHOWN if wants_all else SHOWN_AT_FIRST
     seen = queue_view_of(team, pool, only_mine=mine, limit=limit, now=now)
-    quota, look = quotas_of(team).get(pool=pool), look_of(pool)
+    quota, probe = quotas_of(team).get(pool=pool), probe_of(pool)
     asked = _find_asked_job(team, seen, request.GET.get("job", ""))
     return {
         "pool": pool,
@@ -116,8 +116,8 @@ def _of_pool(request: HttpRequest, team: Team, pool: ResourcePool, now: datetime
         "line": "ours" if mine else "all" if wants_all else "",
         "asked": asked,
         "wait": _explained(asked, now=now),
-        "amiss": look if is_amiss(look, now) else None,
-        "amiss_words": words(look) if look is not None and request.user.is_staff else "",
+        "failing": probe if is_failing(probe, now) else None,
+        "failing_details": describe_problem(probe) if probe is not None and request.user.is_staff else "",
         "is_late": seen.evaluated_at is not None and now - seen.evaluated_at > LATE_AFTER,
         "budget": BudgetShown.of(budget_states([team.pk], now=now)[team.pk]),
         "between_pulls_ms": 3_000 if seen.num_waiting <= EXPLAINED_UNASKED else 15_000,

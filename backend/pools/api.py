@@ -10,7 +10,7 @@ from backend.api.problems import problems
 from backend.borders.types import PathId
 from backend.clock import database_now
 from backend.pools.budgets import budget_states
-from backend.pools.clusters.looks import look_of
+from backend.pools.clusters.probes import probe_of
 from backend.pools.representations import (
     BudgetIn,
     BudgetOut,
@@ -40,7 +40,7 @@ def pools(request: HttpRequest) -> Page[PoolOut]:
     for pool in pools_of(team):
         use = use_by_team(pool)
         held = {"used": use.get(team.pk, 0), "reserved": sum(use.values())}
-        shown.append(represent_pool(pool, mine[pool.pk], look_of(pool), **held, now=now))
+        shown.append(represent_pool(pool, mine[pool.pk], probe_of(pool), **held, now=now))
     return Page(data=shown)
 
 

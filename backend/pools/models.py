@@ -55,17 +55,17 @@ class ResourcePool(models.Model):
         return self.name
 
 
-class RayLook(models.Model):
+class ClusterProbe(models.Model):
     """The devices that a pool's Ray was last seen to have. Written by probes only; affects no running job."""
 
-    pool = models.OneToOneField(ResourcePool, on_delete=models.CASCADE, primary_key=True, related_name="look")
+    pool = models.OneToOneField(ResourcePool, on_delete=models.CASCADE, primary_key=True, related_name="probe")
     at = models.DateTimeField()
     problem = models.CharField(max_length=300, blank=True, default="")  # why it did not answer; the rest is older
     seen_at = models.DateTimeField(null=True)  # when it last answered
     hosts = models.JSONField(default=list)  # of the pool: name, labels, cpus, gpus
     devices = models.PositiveIntegerField(null=True)  # of these hosts, in the pool's unit
     promised = models.PositiveIntegerField(null=True)  # to this pool and to others on the same hosts
-    amiss_since = models.DateTimeField(null=True)  # fewer devices than promised, or no answer
+    failing_since = models.DateTimeField(null=True)  # fewer devices than promised, or no answer
 
     @property
     def missing(self) -> int:

@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from backend.pools.budgets import BudgetState
-from backend.pools.clusters.looks import is_amiss
-from backend.pools.models import RayLook, ResourcePool, TeamQuota
+from backend.pools.clusters.probes import is_failing
+from backend.pools.models import ClusterProbe, ResourcePool, TeamQuota
 from engine.spec.strict import Strict
 
 MOST_DEVICES = 1_000_000  # far more than any pool has, far less than the column holds
@@ -86,9 +86,9 @@ def quota_fields(quota: TeamQuota, used: int) -> QuotaOut:
 
 
 def represent_pool(
-    pool: ResourcePool, quota: TeamQuota, look: RayLook | None, *, used: int, reserved: int, now: datetime
+    pool: ResourcePool, quota: TeamQuota, probe: ClusterProbe | None, *, used: int, reserved: int, now: datetime
 ) -> PoolOut:
-    amiss = look if is_amiss(look, now) else None
+    failing = probe if is_failing(probe, now) else None
     return PoolOut(
         id=pool.pk,
         name=pool.name,
@@ -97,8 +97,8 @@ def represent_pool(
         device_gb=pool.device_gb,
         is_open=pool.is_open,
         reserved=reserved,
-        missing=amiss.missing if amiss and not pool.autoscales else 0,
-        is_away=bool(amiss and amiss.problem),
+        missing=failing.missing if failing and not pool.autoscales else 0,
+        is_away=bool(failing and failing.problem),
         quota=quota_fields(quota, used),
     )
 

@@ -6,7 +6,7 @@ from backend.clock import database_now
 from backend.jobs.attempts.launcher import ray_of
 from backend.jobs.generation.raising import keep_mark
 from backend.reconcile import round as rounds
-from backend.reconcile.looking import inspect_ray_of, one_pool_of_each_ray
+from backend.reconcile.ray_probes import inspect_ray_of, one_pool_of_each_ray
 
 LOOK_WITHIN_S = 30.0  # by then the next tick has sent another
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 ACTOR: Final = "verdict"
 RAISED: Final = "alarm_raised"
 ENDED: Final = "alarm_ended"
-LOOK_EVERY: Final = timedelta(seconds=30)  # for a running job without news: stall limits are minutes
+JUDGE_AGAIN_AFTER: Final = timedelta(seconds=30)  # for a running job without news: stall limits are minutes
 AT_ONCE: Final = 500
 
 
@@ -83,7 +83,7 @@ def _due(now: datetime) -> list[str]:
     live = JobAttempt.objects.filter(ended_at__isnull=True, job__steps__gt=0, job__started_at__isnull=False)
     new = live.filter(~Exists(JobVerdict.objects.filter(job=OuterRef("job"))))
     has_news = Q(cursor__lt=F("job__cursor"))
-    is_silent = Q(job__state=JobState.RUNNING, judged_at__lt=now - LOOK_EVERY)
+    is_silent = Q(job__state=JobState.RUNNING, judged_at__lt=now - JUDGE_AGAIN_AFTER)
     known = JobVerdict.objects.filter(has_news | is_silent, is_final=False).order_by("judged_at")
     return [*new.values_list("job_id", flat=True)[:AT_ONCE], *known.values_list("job_id", flat=True)[:AT_ONCE]]
 

@@ -5,7 +5,7 @@ from typing import Self
 
 from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.pools.clusters.dashboard import RayUnreachable
-from backend.pools.clusters.looks import RayHost
+from backend.pools.clusters.probes import RayHost
 from backend.pools.models import ResourcePool
 from engine.spec.control import AttemptOrder
 

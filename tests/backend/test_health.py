@@ -18,7 +18,7 @@ from backend import health
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """No probe yet, and a fixed clock."""
     now = [1_000.0]
-    monkeypatch.setattr(health, "looks", health.Looks(lambda: now[0]))
+    monkeypatch.setattr(health, "probe", health.ReadinessProbe(lambda: now[0]))
 
     def pass_seconds(seconds: float) -> None:
         now[0] += seconds
@@ -71,14 +71,14 @@ def test_however_many_ask_one_look_a_second_is_made(
     monkeypatch.setattr(psycopg, "connect", counted)
     with ThreadPoolExecutor(8) as threads:
         bodies = list(threads.map(lambda _: Client().get("/readyz").content, range(40)))
-    of_one_look = len(connected)
-    assert 1 <= of_one_look <= 2 and len(set(bodies)) == 1
+    of_one_probe = len(connected)
+    assert 1 <= of_one_probe <= 2 and len(set(bodies)) == 1
     pass_time(0.9)
     Client().get("/readyz")
-    assert len(connected) == of_one_look
+    assert len(connected) == of_one_probe
     pass_time(0.2)
     Client().get("/readyz")
-    assert len(connected) == 2 * of_one_look
+    assert len(connected) == 2 * of_one_probe
 
 
 def test_problem_shows_within_a_second_and_logs_once_a_probe(

@@ -48,7 +48,7 @@ def test_beats_pulse_is_recorded_with_its_canaries_only() -> None:
 
 
 def test_readyz_warns_of_stalled_work_and_stays_200(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "looks", health.Looks())
+    monkeypatch.setattr(health, "probe", health.ReadinessProbe())
     url = settings.ENVIRONMENT.database_url.rpartition("/")[0] + f"/{connection.settings_dict['NAME']}"
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, database_url=url)
     response = Client().get("/readyz")

@@ -17,7 +17,7 @@ from backend.operating.background import check_store
 from backend.operating.checks.findings import Finding, good
 from backend.operating.checks.store import READS_NOT
 from backend.operating.models import Examination
-from backend.pools.models import RayLook, ResourcePool
+from backend.pools.models import ClusterProbe, ResourcePool
 from backend.pulses import BEAT, CANARY
 from tests.backend.test_pulses import beaten
 
@@ -29,7 +29,7 @@ def ready(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, database_url=url)
 
     def ask() -> Any:
-        monkeypatch.setattr(health, "looks", health.Looks())
+        monkeypatch.setattr(health, "probe", health.ReadinessProbe())
         answer = Client().get("/readyz")
         assert answer.status_code == 200, answer.content
         return answer.json()
@@ -38,7 +38,7 @@ def ready(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def seen(pool: ResourcePool, *, at: datetime, problem: str = "") -> None:
-    RayLook.objects.update_or_create(pool=pool, defaults={"at": at, "problem": problem, "seen_at": at})
+    ClusterProbe.objects.update_or_create(pool=pool, defaults={"at": at, "problem": problem, "seen_at": at})
 
 
 def test_an_empty_site_knows_of_nothing_and_serves(ready: Callable[[], Any]) -> None:
@@ -80,10 +80,10 @@ class TestStore:
     def found(self, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
         found = [good("it keeps what it is given")]
 
-        def look(_: Any) -> Iterator[Finding]:
+        def check(_: Any) -> Iterator[Finding]:
             yield from found
 
-        monkeypatch.setitem(status.OF_THE_STORE.looks, "Store", look)
+        monkeypatch.setitem(status.OF_THE_STORE.checks, "Store", check)
         return found
 
     def test_it_is_as_the_workers_tick_found_it(self, ready: Callable[[], Any], found: list[Finding]) -> None:
@@ -124,12 +124,12 @@ def test_silent_dependency_is_probed_once_and_delays_no_one(
 
     monkeypatch.setitem(health._PARTS, "broker", hangs)
     monkeypatch.setattr(health, "LONGEST_S", 0.2)
-    monkeypatch.setattr(health, "looks", health.Looks(lambda: now[0]))
+    monkeypatch.setattr(health, "probe", health.ReadinessProbe(lambda: now[0]))
     for _ in range(3):
         answer = Client().get("/readyz")
         assert answer.status_code == 503 and "did not respond" in answer.json()["problems"][0]
         now[0] += 60
     assert len(probes) == 1
     may_answer.set()
-    health.looks._look.result(10)  # type: ignore[union-attr]
+    health.probe._result.result(10)  # type: ignore[union-attr]
     assert Client().get("/readyz").status_code == 200

@@ -17,7 +17,7 @@ from backend.jobs.control.pausing import pause_job
 from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.queue.scheduling import schedule_pool
-from backend.pools.clusters.looks import RayHost, note_found
+from backend.pools.clusters.probes import RayHost, note_found
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.verdicts.models import JobVerdict
 from backend.webhooks.models import WebhookEndpoint

@@ -36,7 +36,7 @@ from backend.pools.clusters.dashboard import (
     hosts_in,
     unclear,
 )
-from backend.pools.clusters.looks import RayHost
+from backend.pools.clusters.probes import RayHost
 from backend.pools.models import ResourcePool
 from engine.spec.control import AttemptOrder, PoolTerms
 

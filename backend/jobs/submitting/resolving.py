@@ -17,7 +17,7 @@ from backend.errors import FieldError
 from backend.jobs.attempts.asset_catalog import ResolvedAsset
 from backend.jobs.submitting.asset_names import resolve_assets
 from backend.jobs.submitting.fitting import Fit, Shapes, fit_of, shapes_of
-from backend.pools.models import Device, RayLook, ResourcePool, TeamQuota
+from backend.pools.models import ClusterProbe, Device, ResourcePool, TeamQuota
 from backend.pools.selectors import most_of, most_within
 from engine.fit.need import GB
 from engine.presets.by_model import active_presets, apply_presets
@@ -76,8 +76,8 @@ def _size_of(pool: ResourcePool, max_devices: int) -> PoolSize | None:
     """The part of the pool that the team may use. None if it has no GPUs or their size is unknown."""
     if pool.device_gb is None or pool.device == Device.CPU:
         return None
-    look = RayLook.objects.filter(pool=pool).first()
-    hosts = look.hosts if look else []
+    probe = ClusterProbe.objects.filter(pool=pool).first()
+    hosts = probe.hosts if probe else []
     return PoolSize(
         num_devices=min(pool.capacity, max_devices),
         device_bytes=pool.device_gb * GB,

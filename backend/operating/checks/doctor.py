@@ -28,7 +28,7 @@ from backend.operating.checks import (
     store,
     work,
 )
-from backend.operating.checks.findings import Fault, Finding, Look, Verdict
+from backend.operating.checks.findings import Check, Fault, Finding, Verdict
 
 BROKEN = Fault(
     name="doctor.broken",
@@ -47,7 +47,7 @@ class Part:
         return next((each for each in (Verdict.WRONG, Verdict.WARNING) if each in verdicts), Verdict.GOOD)
 
 
-NEAR: Final[dict[str, Look]] = {
+NEAR: Final[dict[str, Check]] = {
     "This site": site.check_site,
     "Certificates": authorities.check_authorities,
     "Postgres": postgres.check_postgres,
@@ -60,16 +60,16 @@ NEAR: Final[dict[str, Look]] = {
     "Clock": clock.check_clock,
     "Addresses": address.check_addresses,
 }
-NODES: Final[dict[str, Look]] = {"Nodes of Ray": nodes.check_nodes}
+NODES: Final[dict[str, Check]] = {"Nodes of Ray": nodes.check_nodes}
 """Starts a job on the cluster."""
 _MODULES: Final[Sequence[ModuleType]] = (
     *(site, authorities, postgres, broker, work, ray, nodes, store, disks, mail, clock, address),
 )
 
 
-def examine(environment: Environment, looks: dict[str, Look], *, send_to: str = "") -> Iterator[Part]:
-    for title, look in looks.items():
-        chosen = partial(mail.check_mail, send_to=send_to) if look is mail.check_mail else look
+def examine(environment: Environment, checks: dict[str, Check], *, send_to: str = "") -> Iterator[Part]:
+    for title, check in checks.items():
+        chosen = partial(mail.check_mail, send_to=send_to) if check is mail.check_mail else check
         yield Part(title=title, findings=tuple(_run_check(chosen, environment)))
 
 
@@ -84,9 +84,9 @@ def row_of(fault: Fault) -> str:
     return f"| `{fault.name}` | {fault.verdict} | {fault.cure} |"
 
 
-def _run_check(look: Look, environment: Environment) -> Iterator[Finding]:
+def _run_check(check: Check, environment: Environment) -> Iterator[Finding]:
     try:
-        yield from look(environment)
+        yield from check(environment)
     except (DatabaseError, InterfaceError):
         yield BROKEN.found("the database did not respond")
     except Exception as error:  # noqa: BLE001  # a broken check must not hide the others

@@ -44,5 +44,5 @@ def good(observation: str) -> Finding:
     return Finding(observation=observation)
 
 
-Look = Callable[[Environment], Iterator[Finding]]
+Check = Callable[[Environment], Iterator[Finding]]
 """Ends within seconds, whatever is broken."""

@@ -34,7 +34,7 @@ WITHIN_S: Final = 120.0
 """It takes 10 s on an idle machine, mostly two imports of Ray, and many times that on a busy one."""
 MOST_AT_ONCE: Final = 8
 _LAST_WORDS: Final = 300
-Look = tuple[list[Finding], list[NodeReport]]
+RayFindings = tuple[list[Finding], list[NodeReport]]
 
 NO_ANSWER = Fault(
     name="nodes.no_answer",
@@ -91,9 +91,9 @@ def check_nodes(environment: Environment) -> Iterator[Finding]:
     seen: list[NodeReport] = []
     try:
         with ThreadPoolExecutor(MOST_AT_ONCE) as side_by_side:
-            looks = [side_by_side.submit(_look_at, *ray, environment, command) for ray in rays]
-            for look in looks:
-                findings, reports = look.result()
+            results = [side_by_side.submit(_check_ray, *ray, environment, command) for ray in rays]
+            for result in results:
+                findings, reports = result.result()
                 seen += reports
                 yield from findings
     finally:
@@ -103,7 +103,7 @@ def check_nodes(environment: Environment) -> Iterator[Finding]:
         keep_found(seen, now=database_now())
 
 
-def _look_at(called: str, address: RayAddress, environment: Environment, command: str) -> Look:
+def _check_ray(called: str, address: RayAddress, environment: Environment, command: str) -> RayFindings:
     """Runs in a thread of its own, so it must not use the database."""
     try:
         ray = dashboard_of(address, environment)

@@ -9,7 +9,7 @@ from backend.operating.checks.findings import Fault, Finding, Verdict, good
 from backend.operating.checks.near import is_near
 from backend.operating.ray_cluster import SiteRay, accepts_unauthenticated, dashboard_of, devices_of, rays_of
 from backend.pools.clusters.dashboard import Dashboard, RayRefused, RayUnreachable
-from backend.pools.clusters.looks import RayHost, find
+from backend.pools.clusters.probes import RayHost, find
 
 OURS: Final = "2.60.0"
 """The version in the engine's image and lock."""

@@ -75,7 +75,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
     target = next((each for each in targets if each.value == request.POST.get("target")), None)
     if target is None:
         form.errors.setdefault("", []).append("Choose one of your projects and pools.")
-    if target is None or form.spec is None or {"part", "look"} & request.POST.keys():
+    if target is None or form.spec is None or {"part", "preview"} & request.POST.keys():
         resolved = _resolve(form.spec, target)
         _add_preview_errors(request, form, resolved)
         more: dict[str, Any] = (

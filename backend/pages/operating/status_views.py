@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from backend.clock import database_now
 from backend.operating.checks.findings import Verdict
-from backend.operating.status import OF_THE_NODES, OF_THE_SITE, last_seen, look_again
+from backend.operating.status import OF_THE_NODES, OF_THE_SITE, check_again, last_seen
 from backend.pages.views import user_of
 
 
@@ -27,10 +27,10 @@ def status(request: HttpRequest) -> HttpResponse:
     if not user_of(request).is_staff:
         raise PermissionDenied("Only operators of the site can view this page.")
     if request.method == "POST":
-        if not look_again(OF_THE_NODES):
+        if not check_again(OF_THE_NODES):
             messages.info(request, "A check is running, or ran within the last minute.")
         return redirect("status")
-    look_again(OF_THE_SITE)
+    check_again(OF_THE_SITE)
     seen = [last_seen(kind) for kind in (OF_THE_SITE, OF_THE_NODES)]
     parts = [(each.at, part) for each in seen if each for part in each.parts]
     context = {

@@ -11,7 +11,7 @@ from backend.api.etags import etag_of
 from backend.borders.types import read_moment
 from backend.clock import database_now
 from backend.errors import Invalid, NotFound
-from backend.pages.announcements import looks
+from backend.pages.announcements import latest
 from backend.pages.operator.frame import act_and_redirect, context_of, for_operators, version_of
 from backend.pools.maintenance import (
     MaintenanceTerms,
@@ -36,7 +36,7 @@ def notices(request: HttpRequest, operator: Operator) -> HttpResponse:
 def new(request: HttpRequest, operator: Operator) -> HttpResponse:
     def act() -> str:
         notice = announce(operator, _terms(request), now=database_now())
-        looks.forget()
+        latest.forget()
         return f"Maintenance announced to all users until {notice.ends_at:%Y-%m-%d %H:%M} UTC."
 
     return act_and_redirect(request, act, "operator_maintenance")
@@ -53,7 +53,7 @@ def change(request: HttpRequest, operator: Operator, notice_id: str) -> HttpResp
         raise Http404(refusal.detail) from None
 
     def act() -> str:
-        looks.forget()
+        latest.forget()
         if request.POST.get("act") == "end":
             end_maintenance(operator, notice_id, if_match=version_of(request), now=now)
             return "Maintenance ended. Queued jobs may start."

@@ -34,7 +34,7 @@ from backend.pages.operator.pool_form import fields_named, lines_of, typed_in
 from backend.pages.operator.undo_forms import undo_priority, undo_quota
 from backend.pages.undoing import Done
 from backend.pools.clusters.drains import devices_out, drained_of, hosts_seen
-from backend.pools.clusters.looks import is_amiss, look_of, words
+from backend.pools.clusters.probes import describe_problem, is_failing, probe_of
 from backend.pools.clusters.settings import change_pool, make_pool, merged, read_settings, settings_of
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.pools.representations import MOST_DEVICES, MOST_WEIGHT
@@ -181,16 +181,16 @@ def _seen(pool: ResourcePool, now: datetime) -> PoolRow:
 
 
 def _hosts(pool: ResourcePool, now: datetime) -> dict[str, Any] | None:
-    """The hosts at the last look at Ray, and the drained ones; None: not looked at yet."""
-    look = look_of(pool)
-    if look is None:
+    """The hosts at the last probe of Ray, and the drained ones; None: not probed yet."""
+    probe = probe_of(pool)
+    if probe is None:
         return None
     drained = {each.name: each for each in drained_of(pool)}
-    rows = [{"host": host, "drained": drained.get(host.name)} for host in hosts_seen(look)]
-    present = {host.name for host in hosts_seen(look)}
+    rows = [{"host": host, "drained": drained.get(host.name)} for host in hosts_seen(probe)]
+    present = {host.name for host in hosts_seen(probe)}
     gone = [each for name, each in drained.items() if name not in present]
-    amiss = words(look) if is_amiss(look, now) else ""
-    return {"look": look, "amiss": amiss, "rows": rows, "gone": gone, "num_out": devices_out(pool)}
+    failing = describe_problem(probe) if is_failing(probe, now) else ""
+    return {"probe": probe, "failing": failing, "rows": rows, "gone": gone, "num_out": devices_out(pool)}
 
 
 def _holding(pool: ResourcePool) -> list[dict[str, Any]]:

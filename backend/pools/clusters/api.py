@@ -18,9 +18,9 @@ from backend.clock import database_now
 from backend.errors import Invalid
 from backend.pools.clusters import settings
 from backend.pools.clusters.drains import LONGEST_REASON, devices_out, drain, drained_of, give_back
-from backend.pools.clusters.looks import is_amiss, look_of, words
+from backend.pools.clusters.probes import describe_problem, is_failing, probe_of
 from backend.pools.clusters.settings import PoolSettings, change_pool, make_pool, merged, settings_of
-from backend.pools.models import RayLook, ResourcePool
+from backend.pools.models import ClusterProbe, ResourcePool
 from backend.pools.selectors import the_pool
 from engine.spec.strict import Strict
 
@@ -37,7 +37,7 @@ class HostOut(BaseModel):
     gpus: float
 
 
-class LookOut(BaseModel):
+class ProbeOut(BaseModel):
     """The devices that the pool's Ray was last seen to have."""
 
     at: datetime
@@ -45,7 +45,7 @@ class LookOut(BaseModel):
     devices: int | None = Field(description="Devices of the pool's hosts.")
     promised: int | None = Field(description="Capacity of the pool plus that of other pools on its hosts.")
     missing: int
-    is_amiss: bool = Field(description="Whether devices are missing, or it has not answered, for over a minute.")
+    is_failing: bool = Field(description="Whether devices are missing, or it has not answered, for over a minute.")
     problem: str = Field(description="The problem; empty if there is none.")
     hosts: list[HostOut] = Field(description="At most 500.")
 
@@ -58,7 +58,7 @@ class DrainedOut(BaseModel):
 
 
 class HostWish(Strict):
-    host: Annotated[OneLine, Field(max_length=255, description="Host name, as in `look` of the pool's settings.")]
+    host: Annotated[OneLine, Field(max_length=255, description="Host name, as in `probe` of the pool's settings.")]
     reason: Annotated[OneLine, Field(max_length=LONGEST_REASON)] = ""
 
 
@@ -66,7 +66,7 @@ class PoolSettingsOut(PoolSettings):
     """A pool's settings. Of a token, only the name of its file is included."""
 
     id: str
-    look: LookOut | None = Field(description="Null: not probed yet.")
+    probe: ProbeOut | None = Field(description="Null: not probed yet.")
     drained: list[DrainedOut] = Field(description="Hosts on which nothing new is placed.")
     num_drained: int = Field(description="Devices of the capacity that are unavailable because of drained hosts.")
 
@@ -186,24 +186,24 @@ def _tag_and_represent(pool: ResourcePool, response: HttpResponse, now: datetime
 
 
 def _represent_pool(pool: ResourcePool, now: datetime) -> PoolSettingsOut:
-    look = look_of(pool)
+    probe = probe_of(pool)
     return PoolSettingsOut.model_construct(
         **settings_of(pool).model_dump(),
         id=pool.pk,
-        look=_represent(look, now) if look else None,
+        probe=_represent(probe, now) if probe else None,
         drained=[DrainedOut(host=row.name, at=row.at, by=row.by, reason=row.reason) for row in drained_of(pool)],
         num_drained=devices_out(pool),
     )
 
 
-def _represent(look: RayLook, now: datetime) -> LookOut:
-    return LookOut(
-        at=look.at,
-        seen_at=look.seen_at,
-        devices=look.devices,
-        promised=look.promised,
-        missing=look.missing,
-        is_amiss=is_amiss(look, now),
-        problem=words(look) if look.amiss_since else "",
-        hosts=[HostOut.model_validate(host) for host in look.hosts],
+def _represent(probe: ClusterProbe, now: datetime) -> ProbeOut:
+    return ProbeOut(
+        at=probe.at,
+        seen_at=probe.seen_at,
+        devices=probe.devices,
+        promised=probe.promised,
+        missing=probe.missing,
+        is_failing=is_failing(probe, now),
+        problem=describe_problem(probe) if probe.failing_since else "",
+        hosts=[HostOut.model_validate(host) for host in probe.hosts],
     )

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-from backend.pools.clusters.looks import RayHost
+from backend.pools.clusters.probes import RayHost
 
 ANSWER_TIMEOUT: Final = httpx.Timeout(10.0, connect=2.0)
 MOST_HOSTS: Final = 10_000  # of one response of Ray

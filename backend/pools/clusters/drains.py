@@ -19,8 +19,8 @@ from backend.accounts.operators.acting import Operator
 from backend.errors import Conflict
 from backend.pools.changes import pool_changed
 from backend.pools.clusters.addresses import address_of
-from backend.pools.clusters.looks import RayHost, count_devices, device_of, look_of
-from backend.pools.models import DrainedHost, RayLook, ResourcePool
+from backend.pools.clusters.probes import RayHost, count_devices, device_of, probe_of
+from backend.pools.models import ClusterProbe, DrainedHost, ResourcePool
 from engine.spec.labels import is_chosen
 
 NODE_ID: Final = "ray.io/node-id"
@@ -46,7 +46,7 @@ def drain(operator: Operator, pool: ResourcePool, name: str, *, reason: str, now
     if any(NODE_ID in each.labels for each in neighbours):
         raise HostsChosenById
     with transaction.atomic():
-        seen = [host for host in hosts_seen(look_of(pool)) if host.name == name]
+        seen = [host for host in hosts_seen(probe_of(pool)) if host.name == name]
         if not seen:
             raise HostUnknown
         row, is_new = DrainedHost.objects.get_or_create(
@@ -90,19 +90,19 @@ def ids_to_avoid(pool: ResourcePool, hosts: Collection[RayHost]) -> list[str]:
 def devices_out(pool: ResourcePool) -> int:
     """Unavailable devices of the capacity. An autoscaling Ray replaces its drained hosts."""
     drained = [] if pool.autoscales else drained_of(pool)
-    look = look_of(pool) if drained else None
-    if look is None or look.seen_at is None:
+    probe = probe_of(pool) if drained else None
+    if probe is None or probe.seen_at is None:
         return 0
-    names, hosts = {row.name for row in drained}, hosts_seen(look)
+    names, hosts = {row.name for row in drained}, hosts_seen(probe)
     left = count_devices(device_of(pool, hosts), [host for host in hosts if host.name not in names])
-    promised = max(look.promised or 0, pool.capacity, 1)
+    promised = max(probe.promised or 0, pool.capacity, 1)
     available = pool.capacity if left >= promised else left * pool.capacity // promised
     return pool.capacity - available
 
 
-def hosts_seen(look: RayLook | None) -> list[RayHost]:
+def hosts_seen(probe: ClusterProbe | None) -> list[RayHost]:
     known = RayHost.__dataclass_fields__
-    rows = look.hosts if look else []
+    rows = probe.hosts if probe else []
     return [RayHost(**{name: value for name, value in row.items() if name in known}) for row in rows]
 
 

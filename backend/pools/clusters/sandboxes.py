@@ -6,12 +6,12 @@ Invariant: hosts without CPUs (a head node) do not count, and a host without a r
 from collections.abc import Mapping
 from typing import Any
 
-from backend.pools.models import RayLook, ResourcePool
+from backend.pools.models import ClusterProbe, ResourcePool
 from engine.spec.environments.sandbox import has_sandbox
 
 
 def lacks_sandbox(pool: ResourcePool) -> bool:
     """True if every host reports that it has none."""
-    seen: list[Mapping[str, Any]] = RayLook.objects.filter(pool=pool).values_list("hosts", flat=True).first() or []
+    seen: list[Mapping[str, Any]] = ClusterProbe.objects.filter(pool=pool).values_list("hosts", flat=True).first() or []
     working = [host["labels"] for host in seen if host["cpus"]]
     return bool(working) and not any(map(has_sandbox, working))

@@ -209,16 +209,16 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='RayLook',
+            name='ClusterProbe',
             fields=[
-                ('pool', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='look', serialize=False, to='pools.resourcepool')),
+                ('pool', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='probe', serialize=False, to='pools.resourcepool')),
                 ('at', models.DateTimeField()),
                 ('problem', models.CharField(blank=True, default='', max_length=300)),
                 ('seen_at', models.DateTimeField(null=True)),
                 ('hosts', models.JSONField(default=list)),
                 ('devices', models.PositiveIntegerField(null=True)),
                 ('promised', models.PositiveIntegerField(null=True)),
-                ('amiss_since', models.DateTimeField(null=True)),
+                ('failing_since', models.DateTimeField(null=True)),
             ],
         ),
         migrations.AddConstraint(

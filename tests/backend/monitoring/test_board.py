@@ -12,7 +12,7 @@ from django.utils.timezone import now
 
 from backend.jobs.models import Job, JobAttempt
 from backend.operating.models import Examination
-from backend.pools.models import RayLook, ResourcePool
+from backend.pools.models import ClusterProbe, ResourcePool
 from backend.pulses import BEAT, CANARY
 from backend.telemetry.intake.delay import note_delay
 from engine.spec.facts import DriverStarted, Fact
@@ -40,7 +40,7 @@ def history(attempt: JobAttempt, pool: ResourcePool, make_job: Any) -> History:
     Job.objects.filter(pk=attempt.job_id).update(started_at=now() - timedelta(minutes=5))
     for name in (BEAT, CANARY):
         beaten(name, ago_s=2)
-    RayLook.objects.create(pool=pool, at=now(), seen_at=now(), devices=8, promised=8)
+    ClusterProbe.objects.create(pool=pool, at=now(), seen_at=now(), devices=8, promised=8)
     Examination.objects.create(pk="store", began_at=now(), ended_at=now(), parts=[])
 
     def lives() -> None:

@@ -27,7 +27,7 @@ from backend.feeds import prometheus
 from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.operating.models import Examination
-from backend.pools.models import RayLook, Reservation, ResourcePool
+from backend.pools.models import ClusterProbe, Reservation, ResourcePool
 from backend.pulses import BEAT, CANARY
 from backend.telemetry.intake.delay import note_delay
 from backend.telemetry.models import ReplicaMinute
@@ -49,7 +49,7 @@ def pool(attempt: JobAttempt, pool: ResourcePool) -> ResourcePool:
     ReplicaMinute.objects.create(job=attempt.job, minute=now(), attempt=1, replica=0, doing="decode", seconds=9.0)
     for name in (BEAT, CANARY):
         beaten(name, ago_s=2)
-    RayLook.objects.create(pool=pool, at=now(), seen_at=now(), devices=8, promised=8)
+    ClusterProbe.objects.create(pool=pool, at=now(), seen_at=now(), devices=8, promised=8)
     Examination.objects.create(pk="store", began_at=now(), ended_at=now(), parts=[])
     beaten("backup", ago_s=20 * 3600)
     Client().get("/healthz")
@@ -140,7 +140,7 @@ def of_a_stalled_job(pool: ResourcePool) -> History:
 
 def looked(**seen: Any) -> Callable[[ResourcePool], History]:
     def look(pool: ResourcePool) -> History:
-        RayLook.objects.update(**{name: value() if callable(value) else value for name, value in seen.items()})
+        ClusterProbe.objects.update(**{name: value() if callable(value) else value for name, value in seen.items()})
         return is_so(pool)
 
     return look

@@ -17,7 +17,7 @@ from backend.operating.checks import disks, doctor, site
 from backend.operating.checks.findings import Finding, Verdict, good
 
 ROOT = Path(__file__).resolve().parents[3]
-Looks = dict[str, Any]
+Checks = dict[str, Any]
 
 
 def _well(_: Environment) -> Iterator[Finding]:
@@ -43,9 +43,9 @@ def _without_database(_: Environment) -> Iterator[Finding]:
     raise DatabaseError("host=db password=hunter2")
 
 
-def _said(monkeypatch: pytest.MonkeyPatch, looks: Looks, *flags: str) -> tuple[str, str]:
+def _said(monkeypatch: pytest.MonkeyPatch, checks: Checks, *flags: str) -> tuple[str, str]:
     """Its output, and its error."""
-    monkeypatch.setattr("backend.operating.management.commands.doctor.NEAR", looks)
+    monkeypatch.setattr("backend.operating.management.commands.doctor.NEAR", checks)
     out = io.StringIO()
     try:
         call_command("doctor", "--no-nodes", *flags, stdout=out)
@@ -77,9 +77,9 @@ def test_json_has_the_same_findings_and_exit_code(monkeypatch: pytest.MonkeyPatc
     }  # fmt: skip
 
 
-def test_a_look_that_breaks_hides_no_other() -> None:
-    looks: Looks = {"One": _broken, "Two": _without_database, "Three": _well}
-    parts = list(doctor.examine(None, looks))  # type: ignore[arg-type]
+def test_a_check_that_breaks_hides_no_other() -> None:
+    checks: Checks = {"One": _broken, "Two": _without_database, "Three": _well}
+    parts = list(doctor.examine(None, checks))  # type: ignore[arg-type]
     assert [part.verdict for part in parts] == [Verdict.WRONG, Verdict.WRONG, Verdict.GOOD]
     assert [finding.observation for finding in parts[0].findings] == ["the beginning", "ZeroDivisionError: at the end"]
     assert "hunter2" not in str(parts[1]) and parts[1].findings[-1].fault == "doctor.broken"

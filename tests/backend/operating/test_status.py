@@ -15,7 +15,7 @@ from backend.operating import status
 from backend.operating.checks import disks, site
 from backend.operating.checks.findings import Finding, good
 from backend.operating.models import Examination
-from backend.operating.status import Kind, last_seen, look_again
+from backend.operating.status import Kind, check_again, last_seen
 
 pytestmark = pytest.mark.django_db
 
@@ -40,10 +40,10 @@ class Looking:
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> Looking:
     looking = Looking()
-    kind = Kind(name="site", looks={"This": looking}, lasts=timedelta(seconds=10))
+    kind = Kind(name="site", checks={"This": looking}, lasts=timedelta(seconds=10))
     for place in ("backend.operating.status", "backend.pages.operating.status_views"):
         monkeypatch.setattr(f"{place}.OF_THE_SITE", kind)
-        monkeypatch.setattr(f"{place}.OF_THE_NODES", Kind(name="nodes", looks={"Nodes": looking}, lasts=kind.lasts))
+        monkeypatch.setattr(f"{place}.OF_THE_NODES", Kind(name="nodes", checks={"Nodes": looking}, lasts=kind.lasts))
     return looking
 
 
@@ -102,13 +102,13 @@ def test_nodes_are_checked_on_request(operator: Client, looking: Looking) -> Non
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_looks_at_a_time(looking: Looking, in_own_connection: Callable[..., Any]) -> None:
+def test_only_one_examines_at_a_time(looking: Looking, in_own_connection: Callable[..., Any]) -> None:
     looking.may_end.clear()
     results: list[bool] = []
-    first = threading.Thread(target=in_own_connection(lambda: results.append(look_again(status.OF_THE_SITE))))
+    first = threading.Thread(target=in_own_connection(lambda: results.append(check_again(status.OF_THE_SITE))))
     first.start()
     assert looking.began.wait(timeout=30)
-    assert not look_again(status.OF_THE_SITE) and last_seen(status.OF_THE_SITE) is None
+    assert not check_again(status.OF_THE_SITE) and last_seen(status.OF_THE_SITE) is None
     looking.may_end.set()
     first.join()
     assert results == [True] and looking.times == 1
@@ -118,6 +118,6 @@ def test_one_looks_at_a_time(looking: Looking, in_own_connection: Callable[..., 
 
 def test_interrupted_examination_is_given_up(looking: Looking) -> None:
     Examination.objects.create(name="site", began_at=database_now() - timedelta(minutes=1))
-    assert not look_again(status.OF_THE_SITE)
+    assert not check_again(status.OF_THE_SITE)
     _age("site", timedelta(minutes=5))
-    assert look_again(status.OF_THE_SITE)
+    assert check_again(status.OF_THE_SITE)

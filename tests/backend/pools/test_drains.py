@@ -16,7 +16,7 @@ from backend.jobs.control.pausing import requeue
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.pools.clusters.drains import HostsChosenById, HostUnknown, devices_out, drain, give_back
-from backend.pools.clusters.looks import RayHost, look_of, note_found
+from backend.pools.clusters.probes import RayHost, note_found, probe_of
 from backend.pools.decision.decide import decide
 from backend.pools.decision.views import WaitingReason
 from backend.pools.models import DrainedHost, ResourcePool
@@ -100,12 +100,12 @@ def test_a_drained_host_that_is_gone_is_no_gap_and_stays_out(
 ) -> None:
     drain(operator, seen, "a", reason="", now=now)
     note_found([seen], TWO[1:], now=now + timedelta(minutes=1))
-    look = look_of(seen)
-    assert look is not None and look.amiss_since is None
+    probe = probe_of(seen)
+    assert probe is not None and probe.failing_since is None
     assert devices_out(seen) == 4
     note_found([seen], [], now=now + timedelta(minutes=2))
-    look = look_of(seen)
-    assert look is not None and look.amiss_since is not None, "the other one was not drained"
+    probe = probe_of(seen)
+    assert probe is not None and probe.failing_since is not None, "the other one was not drained"
 
 
 def test_what_cannot_be_drained_is_refused(seen: ResourcePool, operator: Operator, now: datetime) -> None:

@@ -15,7 +15,7 @@ from backend.errors import Invalid, NotFound
 from backend.jobs.models import Job, JobState, OutboxMessage
 from backend.jobs.queue.explain import outlook
 from backend.jobs.queue.scheduling import schedule_pool
-from backend.pages.announcements import Looks
+from backend.pages.announcements import LatestAnnouncements
 from backend.pools.maintenance import MaintenanceTerms, announce, announced, end_maintenance, stops_starts
 from backend.pools.models import Maintenance, ResourcePool
 from tests.backend.conftest import Api, MakeJob, MakeKey, MakeSpec
@@ -125,7 +125,7 @@ def test_operator_key_manages_maintenance_and_every_key_reads(
 def test_signed_in_users_only_see_it_on_every_page(
     operator: Operator, alice: User, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backend.pages.announcements.looks", Looks())
+    monkeypatch.setattr("backend.pages.announcements.latest", LatestAnnouncements())
     now = database_now()
     announce(operator, terms(now, text="New <disks>", stops_from=now), now=now)
     client = Client()

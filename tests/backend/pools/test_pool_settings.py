@@ -39,7 +39,7 @@ def test_operator_creates_pool_and_moves_it_to_its_own_ray(operator: Api) -> Non
     shown = operator.get(f"/pools/{pool.pk}/settings")
     assert shown.json() == NEW | {
         "id": pool.pk, "ray_url": EAST, "ray_token": "east", "device_gb": None, "is_open": True, "autoscales": False,
-        "look": None, "drained": [], "num_drained": 0,
+        "probe": None, "drained": [], "num_drained": 0,
     }  # fmt: skip
     assert shown["ETag"] == moved["ETag"] != created["ETag"]
     entries = AuditEntry.objects.filter(team=SITE).order_by("seq").values_list("action", "actor", "data")

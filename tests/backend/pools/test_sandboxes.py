@@ -15,7 +15,7 @@ from backend.pages import words
 from backend.pages.new_job.forms import JobForm
 from backend.pools.clusters.sandboxes import lacks_sandbox
 from backend.pools.decision.decide import decide
-from backend.pools.models import RayLook, Reservation, ResourcePool
+from backend.pools.models import ClusterProbe, Reservation, ResourcePool
 from engine.spec.environments.sandbox import NO_SANDBOX, SANDBOX_LABEL
 from engine.spec.job import JobSpec
 from tests.backend.conftest import NOW
@@ -31,7 +31,7 @@ def host(word: str | None, cpus: float = 8.0) -> dict[str, Any]:
 
 
 def see(pool: ResourcePool, now: datetime, *hosts: dict[str, Any]) -> None:
-    RayLook.objects.update_or_create(pool=pool, defaults={"at": now, "seen_at": now, "hosts": list(hosts)})
+    ClusterProbe.objects.update_or_create(pool=pool, defaults={"at": now, "seen_at": now, "hosts": list(hosts)})
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_preview_and_form_say_it_before_anything_is_submitted(
     assert api.post("/jobs:preview", {"spec": {"name": "x"}}).json()["starts_at_once"]
     form = JobForm.showing(JobSpec.model_validate({"name": "x"} | SANDBOXED)).texts
     client.force_login(alice)
-    sent = urlencode({**form, "target": f"{project.pk}/{pool.pk}", "look": "1"})
+    sent = urlencode({**form, "target": f"{project.pk}/{pool.pk}", "preview": "1"})
     page = client.post("/jobs/new", sent, content_type="application/x-www-form-urlencoded").content.decode()
     assert f"would wait: {words.REASONS['no_sandbox']}" in page
 

@@ -45,7 +45,7 @@ def test_submit_form_shows_cost(pool: ResourcePool, project: Project, alice: Use
     client = Client()
     client.force_login(alice, backend="allauth.account.auth_backends.AuthenticationBackend")
     form = JobForm.showing(JobSpec.model_validate(SPEC)).texts
-    sent = urlencode({**form, "target": f"{project.pk}/{pool.pk}", "look": "1"})
+    sent = urlencode({**form, "target": f"{project.pk}/{pool.pk}", "preview": "1"})
     page = client.post(
         "/jobs/new", sent, content_type="application/x-www-form-urlencoded", secure=True
     ).content.decode()

@@ -11,7 +11,7 @@ from django.db import transaction
 from backend.accounts.models import User
 from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.verdicts.judging import LOOK_EVERY, judge_due
+from backend.verdicts.judging import JUDGE_AGAIN_AFTER, judge_due
 from backend.verdicts.models import JobVerdict
 from backend.verdicts.selectors import verdict_of
 from backend.webhooks.fan_out import fan_out
@@ -73,7 +73,7 @@ def test_job_without_news_is_judged_only_after_silence(trained: Trained, now: da
     trained.train(10)
     assert judge_due(now=now) == 1
     assert judge_due(now=now + timedelta(seconds=5)) == 0, "a verdict is no news itself"
-    assert judge_due(now=now + LOOK_EVERY + timedelta(seconds=1)) == 1
+    assert judge_due(now=now + JUDGE_AGAIN_AFTER + timedelta(seconds=1)) == 1
 
 
 def test_alarm_is_recorded_at_begin_and_end_only(trained: Trained, now: datetime) -> None:

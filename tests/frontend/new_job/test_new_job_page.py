@@ -139,7 +139,7 @@ def test_too_large_model_is_refused_with_arithmetic(world: World, owner: Client,
 def test_a_model_and_a_pool_are_enough_for_a_job(world: World, owner: Client, model_of_32b: str) -> None:
     form = filled(world, model__source=model_of_32b)
     assert form["rollout.engine"] == form["resources.trainer_devices"] == form["rollout.replicas"] == ""
-    page = unescape(text_of(send(owner, form | {"look": "1"})))
+    page = unescape(text_of(send(owner, form | {"preview": "1"})))
     assert "vLLM is made for large models on GPUs" in page and "The fewest that hold the model" in page
     assert '<option value="" selected>set by the model</option>' in page
     send(owner, form)
@@ -151,7 +151,7 @@ def test_preview_shows_presets_and_keeps_typed_values(world: World, owner: Clien
     world.pool.device_gb = None
     world.pool.save()
     typed = {"model__source": model_of_32b, "rollout__max_new_tokens": "80"}
-    page = unescape(text_of(send(owner, filled(world, **typed, look="1"))))
+    page = unescape(text_of(send(owner, filled(world, **typed, preview="1"))))
     assert not Job.objects.exists() and "Defaults for this model and pool" in page
     assert re.search(
         r'href="#f-optimizer-learning_rate">Learning rate</a>: 1e-06</dt><dd>The rate used for models of 7 and 32', page

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from backend.accounts.models import User
 from backend.jobs.queue.scheduling import schedule_pool
-from backend.pools.clusters.looks import RayHost, note_found
+from backend.pools.clusters.probes import RayHost, note_found
 from backend.pools.models import ResourcePool, TeamQuota
 from tests.backend.budgets.test_limits import priced
 from tests.frontend import seed

@@ -13,7 +13,7 @@ from backend.accounts.signing_in.chains import SITE
 from backend.audit.models import AuditEntry
 from backend.jobs.models import JobState
 from backend.jobs.queue.scheduling import schedule_pool
-from backend.pools.clusters.looks import AMISS_AFTER, RayHost, note_away, note_found
+from backend.pools.clusters.probes import FAILING_AFTER, RayHost, note_away, note_found
 from backend.pools.models import Budget, Maintenance, ResourcePool, TeamQuota
 from backend.usage.models import PoolPrice
 from tests.frontend.html_reading import text_of, words_of
@@ -101,14 +101,14 @@ def test_ray_change_is_refused_while_jobs_run_unless_they_move(world: World, ope
     assert ResourcePool.objects.get(pk=pool.pk).ray_url == "http://ray.example.org:8265"
 
 
-def test_hosts_are_shown_as_of_the_last_look(world: World, operator: Client, pool: ResourcePool) -> None:
+def test_hosts_are_shown_as_of_the_last_probe(world: World, operator: Client, pool: ResourcePool) -> None:
     assert "Hosts not checked yet" in text_of(operator.get(f"/operator/pools/{pool.pk}/"))
     now = datetime.now(UTC)
     box = RayHost(id="a", name="10.0.0.7", labels={"zone": "a"}, cpus=float(pool.capacity) + 1, gpus=0)
     note_found([pool], [box], now=now)
     page = text_of(operator.get(f"/operator/pools/{pool.pk}/"))
     assert "10.0.0.7" in page and "zone=a" in page
-    note_away([pool], "ConnectError: refused", now=now - AMISS_AFTER)
+    note_away([pool], "ConnectError: refused", now=now - FAILING_AFTER)
     note_away([pool], "ConnectError: refused", now=now)
     page = text_of(operator.get(f"/operator/pools/{pool.pk}/"))
     assert "its Ray does not respond: ConnectError: refused" in page and "10.0.0.7" in page

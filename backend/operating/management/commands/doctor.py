@@ -32,9 +32,9 @@ class Command(BaseCommand):
         parser.add_argument("--send-to", default="", metavar="ADDRESS", help="send a test mail there")
 
     def handle(self, *args: Any, send_to: str, **options: Any) -> None:
-        looks = NEAR if options["no_nodes"] else NEAR | NODES
+        checks = NEAR if options["no_nodes"] else NEAR | NODES
         parts: list[Part] = []
-        for part in examine(settings.ENVIRONMENT, looks, send_to=send_to):
+        for part in examine(settings.ENVIRONMENT, checks, send_to=send_to):
             parts.append(part)
             if not options["json"]:
                 self.stdout.write(_describe(part))

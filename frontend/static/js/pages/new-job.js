@@ -41,7 +41,7 @@ if (form) {
     if (again) again.checked = true;
   }
   form.addEventListener("submit", (event) => {
-    if (event.submitter?.name === "look") return;
+    if (event.submitter?.name === "preview") return;
     // The token makes a second submission harmless; this only shows that one is pending.
     const button = form.querySelector("button.primary");
     setTimeout(() => { button.disabled = true; button.textContent = "Submitting…"; });

@@ -7,10 +7,10 @@ import pytest
 from django.test import Client
 
 from backend.accounts.models import User
-from backend.pools.clusters.looks import AMISS_AFTER, RayHost, amiss, find
-from backend.pools.models import RayLook, ResourcePool
+from backend.pools.clusters.probes import FAILING_AFTER, RayHost, failing_probes, find
+from backend.pools.models import ClusterProbe, ResourcePool
 from backend.reconcile.background import inspect_rays
-from backend.reconcile.looking import inspect_ray_of, one_pool_of_each_ray
+from backend.reconcile.ray_probes import inspect_ray_of, one_pool_of_each_ray
 from tests.backend.conftest import Api
 from tests.backend.fake_ray import FakeRay
 
@@ -63,26 +63,26 @@ def test_gap_is_stored_reported_and_ended(
         (row,) = api_of(bob).get("/pools").json()["data"]
         return row["missing"], row["is_away"]
 
-    inspect_ray_of(pool.pk, ray, now=now - 2 * AMISS_AFTER)
-    assert amiss(now) == [] and shown() == (0, False)
+    inspect_ray_of(pool.pk, ray, now=now - 2 * FAILING_AFTER)
+    assert failing_probes(now) == [] and shown() == (0, False)
     ray.nodes = [host("a", gpus=6)]
     long_ago = now - timedelta(days=1_000)
     inspect_ray_of(pool.pk, ray, now=long_ago)
-    assert amiss(long_ago) == [], "a Ray that restarts is back by then"
-    inspect_ray_of(pool.pk, ray, now=long_ago + AMISS_AFTER)
-    (look,) = amiss(long_ago + AMISS_AFTER)
-    assert (look.missing, look.devices, look.promised, look.amiss_since) == (2, 6, 8, long_ago)
-    assert look.hosts == [{"id": "a", "name": "a", "labels": {}, "cpus": 4, "gpus": 6, "kinds": []}]
+    assert failing_probes(long_ago) == [], "a Ray that restarts is back by then"
+    inspect_ray_of(pool.pk, ray, now=long_ago + FAILING_AFTER)
+    (probe,) = failing_probes(long_ago + FAILING_AFTER)
+    assert (probe.missing, probe.devices, probe.promised, probe.failing_since) == (2, 6, 8, long_ago)
+    assert probe.hosts == [{"id": "a", "name": "a", "labels": {}, "cpus": 4, "gpus": 6, "kinds": []}]
     assert shown() == (2, False)
     assert 'laminar_pool_missing_devices{pool="small"} 2.0' in Client().get("/metrics").content.decode()
     ray.away = True
     inspect_ray_of(pool.pk, ray, now=now)
-    look = RayLook.objects.get()
-    assert (look.problem, look.devices, look.seen_at) == ("no route to host", 6, long_ago + AMISS_AFTER)
+    probe = ClusterProbe.objects.get()
+    assert (probe.problem, probe.devices, probe.seen_at) == ("no route to host", 6, long_ago + FAILING_AFTER)
     assert shown()[1] and 'laminar_pool_ray_up{pool="small"} 0.0' in Client().get("/metrics").content.decode()
     ray.away, ray.nodes = False, [host("a", gpus=8)]
     inspect_ray_of(pool.pk, ray, now=now)
-    assert amiss(now + 2 * AMISS_AFTER) == [] and shown() == (0, False)
+    assert failing_probes(now + 2 * FAILING_AFTER) == [] and shown() == (0, False)
 
 
 def test_a_pool_that_scales_by_itself_has_no_gap_but_may_be_away(
@@ -91,11 +91,11 @@ def test_a_pool_that_scales_by_itself_has_no_gap_but_may_be_away(
     ResourcePool.objects.update(autoscales=True)
     ray.nodes = []
     inspect_ray_of(pool.pk, ray, now=now)
-    assert amiss(now + 2 * AMISS_AFTER) == []
+    assert failing_probes(now + 2 * FAILING_AFTER) == []
     assert b"laminar_pool_missing_devices{" not in Client().get("/metrics").content
     ray.away = True
     inspect_ray_of(pool.pk, ray, now=now)
-    assert len(amiss(now + 2 * AMISS_AFTER)) == 1
+    assert len(failing_probes(now + 2 * FAILING_AFTER)) == 1
 
 
 def test_one_look_is_for_all_pools_of_a_ray(pool: ResourcePool, ray: FakeRay, now: datetime) -> None:
@@ -104,7 +104,7 @@ def test_one_look_is_for_all_pools_of_a_ray(pool: ResourcePool, ray: FakeRay, no
     pools = list(one_pool_of_each_ray())
     assert len(pools) == 2 and east.pk in pools
     inspect_ray_of(pool.pk, ray, now=now)
-    assert set(RayLook.objects.values_list("pool__name", flat=True)) == {"small", "beside"}
+    assert set(ClusterProbe.objects.values_list("pool__name", flat=True)) == {"small", "beside"}
     inspect_ray_of("pool_that_is_gone", ray, now=now)
 
 

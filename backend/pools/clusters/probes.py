@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from backend.pools.models import Device, DrainedHost, RayLook, ResourcePool
+from backend.pools.models import ClusterProbe, Device, DrainedHost, ResourcePool
 from engine.spec.control import CPUS_OF_A_DEVICE
 from engine.spec.labels import is_chosen
 
 log = logging.getLogger(__name__)
 
-AMISS_AFTER: Final = timedelta(seconds=60)  # two probes; a restarting Ray is back within one
+FAILING_AFTER: Final = timedelta(seconds=60)  # two probes; a restarting Ray is back within one
 MOST_HOSTS_KEPT: Final = 500
 PRECISION: Final = 4  # Ray counts to this many decimals; sums of floats are less exact
 
@@ -71,9 +71,9 @@ def note_found(pools: Sequence[ResourcePool], hosts: Sequence[RayHost], *, now: 
     found_of = find(pools, hosts)
     for pool in pools:
         of_pool = found_of[pool.pk]
-        is_amiss = of_pool.devices + _count_drained(pool, of_pool) < of_pool.promised and not pool.autoscales
+        is_failing = of_pool.devices + _count_drained(pool, of_pool) < of_pool.promised and not pool.autoscales
         kept = [asdict(host) | {"labels": dict(host.labels)} for host in of_pool.hosts[:MOST_HOSTS_KEPT]]
-        _note(pool, is_amiss=is_amiss, now=now, problem="", seen_at=now, hosts=kept, devices=of_pool.devices,
+        _note(pool, is_failing=is_failing, now=now, problem="", seen_at=now, hosts=kept, devices=of_pool.devices,
               promised=of_pool.promised)  # fmt: skip
 
 
@@ -90,41 +90,41 @@ def _count_drained(pool: ResourcePool, found: Found) -> int:
 
 def note_away(pools: Sequence[ResourcePool], problem: str, *, now: datetime) -> None:
     for pool in pools:
-        _note(pool, is_amiss=True, now=now, problem=problem[:300])
+        _note(pool, is_failing=True, now=now, problem=problem[:300])
 
 
-def _note(pool: ResourcePool, *, is_amiss: bool, now: datetime, **seen: object) -> None:
-    before = RayLook.objects.filter(pool=pool).first()
-    since = (before.amiss_since if before else None) or now
-    look, _ = RayLook.objects.update_or_create(
-        pool=pool, defaults={**seen, "at": now, "amiss_since": since if is_amiss else None}
+def _note(pool: ResourcePool, *, is_failing: bool, now: datetime, **seen: object) -> None:
+    before = ClusterProbe.objects.filter(pool=pool).first()
+    since = (before.failing_since if before else None) or now
+    probe, _ = ClusterProbe.objects.update_or_create(
+        pool=pool, defaults={**seen, "at": now, "failing_since": since if is_failing else None}
     )
-    was_amiss = before is not None and before.amiss_since is not None
-    if is_amiss and not was_amiss:
-        log.error("pool=%s %s", pool.name, words(look))
-    if was_amiss and not is_amiss:
-        log.warning("pool=%s has its promised devices again: %s", pool.name, look.devices)
+    was_failing = before is not None and before.failing_since is not None
+    if is_failing and not was_failing:
+        log.error("pool=%s %s", pool.name, describe_problem(probe))
+    if was_failing and not is_failing:
+        log.warning("pool=%s has its promised devices again: %s", pool.name, probe.devices)
 
 
-def words(look: RayLook) -> str:
+def describe_problem(probe: ClusterProbe) -> str:
     """The problem, for operators."""
-    if look.problem:
-        return f"its Ray does not respond: {look.problem}"
-    return f"its Ray has {look.devices} of the {look.promised} devices promised on these hosts"
+    if probe.problem:
+        return f"its Ray does not respond: {probe.problem}"
+    return f"its Ray has {probe.devices} of the {probe.promised} devices promised on these hosts"
 
 
-def is_amiss(look: RayLook | None, now: datetime) -> bool:
-    return look is not None and look.amiss_since is not None and now - look.amiss_since >= AMISS_AFTER
+def is_failing(probe: ClusterProbe | None, now: datetime) -> bool:
+    return probe is not None and probe.failing_since is not None and now - probe.failing_since >= FAILING_AFTER
 
 
-def amiss(now: datetime) -> list[RayLook]:
+def failing_probes(now: datetime) -> list[ClusterProbe]:
     """Every pool whose Ray has been away, or short of devices, for a while: for pages, probes and alarms."""
-    looks = RayLook.objects.filter(amiss_since__lte=now - AMISS_AFTER).select_related("pool")
-    return list(looks.order_by("pool__name"))
+    probes = ClusterProbe.objects.filter(failing_since__lte=now - FAILING_AFTER).select_related("pool")
+    return list(probes.order_by("pool__name"))
 
 
-def look_of(pool: ResourcePool) -> RayLook | None:
-    return RayLook.objects.filter(pool=pool).first()
+def probe_of(pool: ResourcePool) -> ClusterProbe | None:
+    return ClusterProbe.objects.filter(pool=pool).first()
 
 
 def device_of(pool: ResourcePool, hosts: Sequence[RayHost]) -> Device:

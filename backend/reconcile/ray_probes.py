@@ -12,7 +12,7 @@ from datetime import datetime
 from backend.jobs.attempts.launcher import Rays
 from backend.pools.clusters.addresses import RayAddress, address_of
 from backend.pools.clusters.dashboard import LauncherError
-from backend.pools.clusters.looks import note_away, note_found
+from backend.pools.clusters.probes import note_away, note_found
 from backend.pools.models import ResourcePool
 
 log = logging.getLogger(__name__)
