@@ -4,8 +4,8 @@
     s3://bucket/prefix/jobs/<job>/attempt-1-fence-1/checkpoints/step-000050 parts under parts/<sha256>
 
 Invariants:
-- an address reported by an engine is followed only inside the folder or prefix of its own job, so an attempt cannot
-  have another tenant's files read or deleted; links are not followed;
+- an address is accepted and followed only if it is the one place where the attempt may write that step, spelled the
+  way the engine spells it: no attempt can have other files read, resumed from or deleted; links are not followed;
 - names come from a verified manifest, never from a request;
 - removal deletes the manifest first, so a half-removed checkpoint does not look complete.
 """
@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 
@@ -28,18 +27,13 @@ from engine.spec.checkpoint_manifest import (
     PROGRESS_FOLDER,
     STORED_PARTS,
     CheckpointPart,
-    readable_address,
 )
 
 _READ_BYTES: Final = 4 * 2**20
 
 
 class Elsewhere(Exception):
-    """The files are outside the job's place on this control plane."""
-
-
-class Unreadable(Elsewhere):
-    """The address is invalid, now and later."""
+    """The files are not where this attempt may write this step."""
 
 
 class MissingPart(Exception):
@@ -62,29 +56,45 @@ class CheckpointFiles(Protocol):
     def remove(self) -> None: ...
 
 
+def own_key(uri: str, *, job: str, attempt: int, step: int) -> str:
+    """The key in this site's store. Compared as text, so that no place has a second spelling. Raises `Elsewhere`."""
+    head, tail = f"jobs/{job}/attempt-{attempt}-fence-", f"/checkpoints/step-{step:06d}"
+    for root in _roots():
+        key = uri.removeprefix(f"{root}/")
+        fence = key.removeprefix(head).removesuffix(tail)
+        if key != uri and key == f"{head}{fence}{tail}" and fence.isascii() and fence.isdecimal():
+            return key
+    raise Elsewhere(
+        f"its address must be {head}N{tail} in LAMINAR_STORE_URL or LAMINAR_STORE_DIR, which nodes and site share; "
+        f"got {uri}"
+    )
+
+
 def files_of(checkpoint: Checkpoint) -> CheckpointFiles:
     """Raises `Elsewhere`."""
-    try:
-        parts = urlsplit(readable_address(checkpoint.uri))
-    except ValueError as error:
-        raise Unreadable(f"its address is invalid: {error}") from error
-    if parts.scheme == "file" and not parts.netloc:
-        return FolderFiles(
-            Path(unquote(parts.path)), within=settings.ENVIRONMENT.store_dir / "jobs" / checkpoint.job_id
-        )
-    prefix = settings.ENVIRONMENT.store_url.rstrip("/")
-    key = checkpoint.uri.removeprefix(f"{prefix}/")
-    if not prefix or key == checkpoint.uri or not key.startswith(f"jobs/{checkpoint.job_id}/"):
-        raise Elsewhere(f"{checkpoint.uri} is not in this control plane's store")
-    return StoredFiles(store(), key)
+    key = own_key(checkpoint.uri, job=checkpoint.job_id, attempt=checkpoint.attempt, step=checkpoint.step)
+    if not checkpoint.uri.startswith("file:"):
+        return StoredFiles(store(), key)
+    jobs, _, below = key.partition("/")
+    home: Path = settings.ENVIRONMENT.store_dir / jobs
+    return FolderFiles(home.resolve() / below)
+
+
+def _roots() -> Iterator[str]:
+    """The addresses of this site's store, each without a slash at its end."""
+    environment = settings.ENVIRONMENT
+    if environment.store_url:
+        yield environment.store_url.rstrip("/")
+    folder: Path = environment.store_dir
+    yield folder.as_uri()
+    yield folder.resolve().as_uri()
 
 
 class FolderFiles:
-    def __init__(self, folder: Path, *, within: Path) -> None:
-        real, home = folder.resolve(), within.resolve()
-        if home not in real.parents:
-            raise Elsewhere(f"{folder} is not in the folder of its job")
-        self._folder = real
+    def __init__(self, folder: Path) -> None:
+        if folder.resolve() != folder:
+            raise Elsewhere(f"{folder.name} is a link to another place")
+        self._folder = folder
 
     def manifest(self) -> bytes:
         return b"".join(self._read(MANIFEST_FILE))

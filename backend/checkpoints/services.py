@@ -1,23 +1,28 @@
 """Changes of checkpoints: recording, pinning, expiry, deletion.
 
 Invariants:
+- a recorded address lies in its attempt's own folder or prefix (`backend.checkpoints.files`);
 - a change is made under the checkpoint's lock and leaves one entry in the team's audit log;
 - pinned checkpoints, those in use and those being written are never deleted;
 - files are touched only `GRACE` after the mark, when every transaction that had not seen the mark has ended, and not if
   one of those started a job from the checkpoint: then the mark is removed.
 """
 
+import logging
 from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
 
 from backend.audit.services import record_action
+from backend.checkpoints.files import Elsewhere, own_key
 from backend.checkpoints.models import GONE, Checkpoint, CheckpointState, Retention
 from backend.checkpoints.selectors import checkpoints_in_use
-from backend.errors import Conflict, NotFound, Refusal
+from backend.errors import Conflict, FieldError, Invalid, NotFound, Refusal
 from backend.jobs.models import Job, JobAttempt
 from engine.spec.facts import CheckpointSaved
+
+log = logging.getLogger(__name__)
 
 GRACE: Final = timedelta(seconds=60)
 """Longer than the database lets a statement (20 s) and an idle transaction (30 s) live."""
@@ -47,6 +52,12 @@ class NotWhole(Conflict):
     code = "corrupt"
 
 
+class ForeignAddress(Invalid):
+    """A checkpoint's address is not in the folder of the attempt that reports it."""
+
+    code = "foreign_address"
+
+
 class CheckpointUnfinished(Refusal):
     """The checkpoint is still being written or verified. Try again in a moment."""
 
@@ -56,7 +67,13 @@ class CheckpointUnfinished(Refusal):
 
 
 def record_checkpoint(job: Job, attempt: int, saved: CheckpointSaved, *, now: datetime) -> Checkpoint:
-    """The engine verified it before reporting it; the control plane verifies it again. One row per attempt and step."""
+    """The engine verified it before reporting it; the control plane verifies it again. One row per attempt and step.
+    Raises `ForeignAddress`."""
+    try:
+        own_key(saved.uri, job=job.pk, attempt=attempt, step=saved.step)
+    except Elsewhere as error:
+        log.warning("foreign checkpoint refused job=%s attempt=%d: %s", job.pk, attempt, error)
+        raise ForeignAddress(errors=[FieldError(pointer="/uri", code="elsewhere", message=str(error))]) from error
     checkpoint, _ = Checkpoint.objects.get_or_create(
         job=job,
         attempt=attempt,

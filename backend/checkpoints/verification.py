@@ -3,7 +3,7 @@
 Invariants:
 - a checkpoint becomes `complete` only if its manifest has the hash that the engine reported and its parts have the
   hashes in the manifest; the one exception (a part too large for one turn) is recorded in `is_hashed`;
-- wrong bytes or an invalid address make a checkpoint `corrupt` at once; files that cannot be reached decide nothing;
+- wrong bytes or a foreign address make a checkpoint `corrupt` at once; a store that cannot be reached decides nothing;
 - a turn ends within seconds, whatever the size: it stops between parts, and the next turn continues there.
 
 Two concurrent turns do the same work and write the same result: `next_check_at` claims a row.
@@ -18,7 +18,7 @@ from typing import Final
 from django.db import transaction
 from pydantic import ValidationError
 
-from backend.checkpoints.files import CheckpointFiles, Elsewhere, MissingPart, Unreadable, files_of
+from backend.checkpoints.files import CheckpointFiles, Elsewhere, MissingPart, files_of
 from backend.checkpoints.metrics import metrics_at
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.store.port import StoreError
@@ -33,7 +33,7 @@ CHECKPOINT_S: Final = 20.0
 """A part that cannot be read in this time (10 GB and more) is checked by its size only."""
 CLAIM_LASTS: Final = timedelta(seconds=60)
 LOOK_AGAIN: Final = timedelta(minutes=5)
-"""After unreachable files: a volume that is not mounted, a store that is away."""
+"""After a failure of the store."""
 
 
 class Corrupt(Exception):
@@ -57,13 +57,10 @@ def verify(checkpoint: Checkpoint, *, now: datetime, within_s: float = CHECKPOIN
         files = files_of(checkpoint)
         manifest = _read_manifest(checkpoint, files)
         num_checked, is_hashed = _check_parts(checkpoint, files, manifest, ends_at)
-    except Unreadable as error:
-        log.warning("unreadable checkpoint=%s job=%s: %s", checkpoint.pk, checkpoint.job_id, error)
-        return row.update(state=CheckpointState.CORRUPT, message=str(error)[:2_000], next_check_at=None) == 1
-    except (Elsewhere, StoreError) as error:
+    except StoreError as error:
         row.update(next_check_at=now + LOOK_AGAIN, message=f"The files cannot be read: {error}"[:2_000])
         return False
-    except (Corrupt, MissingPart) as error:
+    except (Corrupt, Elsewhere, MissingPart) as error:
         log.warning("corrupt checkpoint=%s job=%s: %s", checkpoint.pk, checkpoint.job_id, error)
         return row.update(state=CheckpointState.CORRUPT, message=str(error)[:2_000], next_check_at=None) == 1
     if num_checked < len(manifest.parts):

@@ -21,6 +21,7 @@ from backend.pools.models import ResourcePool
 from backend.reconcile.round import reconcile, sweep_zombies
 from backend.telemetry.intake.ingest import ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
+from tests.backend.checkpoint_addresses import checkpoint_address
 from tests.backend.conftest import MakeJob
 from tests.backend.fake_ray import FakeRay
 
@@ -85,7 +86,7 @@ def beat(db: None, monkeypatch: pytest.MonkeyPatch) -> Beat:
 
 READY = {"type": "pipeline_ready", "num_replicas": 2, "num_parameters": 1}
 SAVED = {
-    "type": "checkpoint_saved", "step": 2, "version": 2, "uri": "file:///c/2", "manifest_sha256": "a" * 64,
+    "type": "checkpoint_saved", "step": 2, "version": 2, "manifest_sha256": "a" * 64,
     "num_bytes": 1,
 }  # fmt: skip
 
@@ -96,7 +97,8 @@ def test_a_job_goes_its_whole_way_when_no_message_ever_arrives(beat: Beat, make_
     beat.tick(job, "queued")
     beat.tick(job, "starting")
     first = beat.launched(job)
-    beat.say(first, READY, {"type": "step_trained", "step": 2, "metrics": {}}, SAVED)
+    saved = SAVED | {"uri": checkpoint_address(first, 2)}
+    beat.say(first, READY, {"type": "step_trained", "step": 2, "metrics": {}}, saved)
     pause_job(job.pk, actor="user:1", now=beat.now())
     [request] = note_heartbeat(first, Heartbeat(attempt=1, fence=1, step=2), now=beat.now())
     assert request.kind == "pause"

@@ -27,7 +27,7 @@ from django.conf import LazySettings
 from backend.checkpoints import verification
 from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.retention import remove_files
-from backend.checkpoints.services import GRACE, delete_checkpoint, record_checkpoint
+from backend.checkpoints.services import GRACE, ForeignAddress, delete_checkpoint, record_checkpoint
 from backend.jobs.models import Job
 from backend.store.chosen import store
 from engine.live.checkpoints.apart import load_alone
@@ -422,7 +422,9 @@ class TestControlPlane:
     ) -> None:
         before = keys_below(url, server)
         saved = CheckpointSaved(step=5, version=5, uri=checkpoint.uri, manifest_sha256="a" * 64, num_bytes=1)
-        foreign = record_checkpoint(make_job(), 1, saved, now=now)
-        Checkpoint.objects.filter(pk=foreign.pk).update(state="deleting")
+        other = make_job()
+        with pytest.raises(ForeignAddress):
+            record_checkpoint(other, 1, saved, now=now)
+        Checkpoint.objects.filter(pk=checkpoint.pk).update(job=other, state="deleting")
         remove_files(now=now)
         assert keys_below(url, server) == before

@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from backend.checkpoints import verification
-from backend.checkpoints.files import Elsewhere, MissingPart, files_of
+from backend.checkpoints.files import Elsewhere, FolderFiles, MissingPart, files_of
 from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.selectors import newest_checkpoint
-from backend.checkpoints.services import record_checkpoint
 from backend.checkpoints.verification import verify_due
 from backend.jobs.attempts.resume_points import checkpoint_of_team, resume_point
 from backend.jobs.models import Job, JobAttempt, JobState
+from backend.store.port import StoreError
 from backend.telemetry.intake.ingest import ingest_facts
 from engine.spec.control import FactBatch
 from engine.spec.facts import CheckpointSaved
@@ -67,10 +67,14 @@ class TestVerification:
         checkpoint.refresh_from_db()
         assert checkpoint.state == "corrupt" and checkpoint.message
 
-    def test_files_that_cannot_be_seen_from_here_decide_nothing(self, job: Job, store_dir: Path, now: datetime) -> None:
-        uri, digest = "file:///not/ours/step-000005", "a" * 64
-        saved = CheckpointSaved(step=5, version=5, uri=uri, manifest_sha256=digest, num_bytes=1)
-        checkpoint = record_checkpoint(job, 1, saved, now=now)
+    def test_store_that_fails_decides_nothing(
+        self, save: Save, job: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(self: FolderFiles) -> bytes:
+            raise StoreError("503")
+
+        checkpoint = save(5, is_verified=False)
+        monkeypatch.setattr(FolderFiles, "manifest", fail)
         assert verify_due(now=now) == 0
         assert state_of(checkpoint) == "verifying"
         assert Checkpoint.objects.get().next_check_at == now + verification.LOOK_AGAIN

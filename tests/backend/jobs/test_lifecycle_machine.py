@@ -34,6 +34,7 @@ from backend.pools.models import Reservation, ResourcePool
 from backend.reconcile.round import reconcile
 from backend.telemetry.intake.ingest import StaleFence, ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
+from tests.backend.checkpoint_addresses import checkpoint_address
 from tests.backend.conftest import NOW, MakeJob
 from tests.backend.fake_ray import FakeRay
 
@@ -151,8 +152,9 @@ class Lifecycle(RuleBasedStateMachine):
         bodies: list[dict[str, Any]] = [{"type": "pipeline_ready", "num_replicas": 1, "num_parameters": 1}]
         bodies.append({"type": "step_trained", "step": step, "metrics": {}})
         saved = {"step": step, "version": step, "manifest_sha256": "a" * 64, "num_bytes": 1}
-        if which % 2:
-            bodies.append({"type": "checkpoint_saved", "uri": f"file:///{which}/{step}", **saved})
+        attempt = self.attempt(which)
+        if which % 2 and attempt is not None:
+            bodies.append({"type": "checkpoint_saved", "uri": checkpoint_address(attempt, step), **saved})
         self.say(which, *bodies)
 
     @rule(which=PICK)

@@ -29,6 +29,7 @@ from backend.telemetry.models import (
     UnarchivedTrajectory,
 )
 from backend.telemetry.series.points import MOST_SERIES
+from tests.backend.checkpoint_addresses import checkpoint_address
 from tests.racing import race
 
 Body = dict[str, Any]
@@ -58,18 +59,17 @@ def trajectories(n: int, *samples: Body) -> Body:
     return {"type": "trajectories_sampled", "step": n, "trajectories": list(samples) or [sample()]}
 
 
-def checkpoint(n: int) -> Body:
-    saved = {"step": n, "version": n, "uri": f"file:///store/{n}", "manifest_sha256": "a" * 64, "num_bytes": 9}
-    return {"type": "checkpoint_saved"} | saved
-
-
 class Driver:
     """Sends what a driver sends, with its attempt's token."""
 
     def __init__(self, attempt: JobAttempt) -> None:
-        self.n, self.fence, self.sent = attempt.n, attempt.fence, 0
+        self.attempt, self.n, self.fence, self.sent = attempt, attempt.n, attempt.fence, 0
         self.token = attempt_token(attempt.job_id, attempt.n, attempt.fence)
         self.client = Client(raise_request_exception=False)
+
+    def checkpoint(self, n: int) -> Body:
+        saved = {"step": n, "version": n, "uri": checkpoint_address(self.attempt, n), "manifest_sha256": "a" * 64}
+        return {"type": "checkpoint_saved", "num_bytes": 9} | saved
 
     def post(self, path: str, body: object, *, token: str | None = None) -> Any:
         content = body if isinstance(body, bytes) else json.dumps(body)
@@ -133,7 +133,7 @@ class TestTheWayOfAJob:
         driver.say(READY, {"type": "phase_changed", "phase": "evaluating"})
         evaluation = {"num_prompts": 256, "reward_mean": 0.25, "reward_std": 0.4, "length_mean": 9.5}
         driver.say({"type": "evaluated", "version": 0} | evaluation)
-        driver.say(step(1), trajectories(1), step(2), checkpoint(2))
+        driver.say(step(1), trajectories(1), step(2), driver.checkpoint(2))
         job.refresh_from_db()
         assert (job.state, job.phase, job.step) == ("running", "evaluating", 2)
         assert job.started_at is not None
@@ -200,7 +200,7 @@ class TestTheWayOfAJob:
 
 class TestOnce:
     def test_replay_changes_nothing(self, driver: Driver, job: Job) -> None:
-        bodies = [READY, step(1), trajectories(1), checkpoint(1), COUNTED, LINES, OBSERVED]
+        bodies = [READY, step(1), trajectories(1), driver.checkpoint(1), COUNTED, LINES, OBSERVED]
         driver.say(*bodies)
         before = everything(job)
         assert all(before.values())
@@ -251,7 +251,7 @@ class TestOnce:
         driver.say(READY)
         before = everything(job)
         beyond = step(2**70)
-        answer = driver.send(2, step(1), trajectories(1), checkpoint(1), beyond)
+        answer = driver.send(2, step(1), trajectories(1), driver.checkpoint(1), beyond)
         assert answer.status_code == 422
         assert everything(job) == before
 
@@ -378,7 +378,7 @@ def test_metric_names_are_limited_and_loss_recorded_once(driver: Driver, job: Jo
 
 def test_every_kind_of_news_notifies_pages(driver: Driver, job: Job, pool: ResourcePool) -> None:
     job.refresh_from_db()
-    for body in (READY, step(1), trajectories(1), {"type": "phase_changed", "phase": "training"}, checkpoint(1)):
+    for body in (READY, step(1), trajectories(1), {"type": "phase_changed", "phase": "training"}, driver.checkpoint(1)):
         before = job.cursor
         driver.say(body)
         job.refresh_from_db()

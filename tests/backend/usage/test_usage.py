@@ -22,6 +22,7 @@ from backend.usage.selectors import gpu_seconds_of
 from backend.usage.services import settle_reservations
 from backend.usage.split import Kinds
 from engine.spec.control import FactBatch
+from tests.backend.checkpoint_addresses import checkpoint_address
 from tests.backend.conftest import Api
 
 pytestmark = pytest.mark.django_db
@@ -58,7 +59,8 @@ class Life:
         self.sent[attempt.n] = first + len(bodies) - 1
 
     def saves(self, second: float, step: int) -> None:
-        saved = {"step": step, "version": step, "uri": f"file:///s/{step}", "manifest_sha256": "a" * 64}
+        uri = checkpoint_address(self.attempt, step)
+        saved = {"step": step, "version": step, "uri": uri, "manifest_sha256": "a" * 64}
         self.says(second, {"type": "checkpoint_saved", "num_bytes": 1} | saved)
 
     def finishes(self, second: float, outcome: str = "succeeded", **more: Any) -> None:

@@ -15,6 +15,7 @@ from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.telemetry.intake.ingest import ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
+from tests.backend.checkpoint_addresses import checkpoint_address
 from tests.backend.conftest import Api, MakeCheckpoint
 
 
@@ -34,9 +35,9 @@ def say(attempt: JobAttempt, *bodies: dict[str, Any], now: datetime) -> None:
     ingest_facts(attempt, batch, now=now)
 
 
-def saved(step: int) -> dict[str, Any]:
+def saved(attempt: JobAttempt, step: int) -> dict[str, Any]:
     return {
-        "type": "checkpoint_saved", "step": step, "version": step, "uri": f"file:///c/{step}",
+        "type": "checkpoint_saved", "step": step, "version": step, "uri": checkpoint_address(attempt, step),
         "manifest_sha256": "a" * 64, "num_bytes": 5,
     }  # fmt: skip
 
@@ -61,7 +62,7 @@ def test_pause_reaches_driver_and_its_end_frees_devices(running: Job, attempt: J
     assert request.kind == "pause"
     assert running.reservations.filter(released_at=None).exists(), "devices are held until the engine has ended"
     acknowledged = {"type": "request_acknowledged", "request_id": request.id}
-    say(attempt, trained(3), saved(3), acknowledged, finished("paused"), now=now)
+    say(attempt, trained(3), saved(attempt, 3), acknowledged, finished("paused"), now=now)
     running.refresh_from_db()
     assert (running.state, running.step) == ("paused", 3) and "Will resume after step 3" in running.message
     assert not running.reservations.filter(released_at=None).exists()
@@ -83,21 +84,21 @@ def test_pause_without_checkpoint_shows_lost_steps(
 
 def test_resumed_job_queues_last_and_uses_its_checkpoint(running: Job, attempt: JobAttempt, now: datetime) -> None:
     pause_job(running.pk, actor="user:1", now=now)
-    say(attempt, trained(3), saved(3), finished("paused"), now=now)
+    say(attempt, trained(3), saved(attempt, 3), finished("paused"), now=now)
     later = now + timedelta(hours=2)
     assert resume_job(running.pk, actor="user:1", now=later)[1]
     running.refresh_from_db()
     assert (running.state, running.queued_at, running.reason) == ("queued", later, "not_evaluated_yet")
     assert schedule_pool(running.pool_id, now=later) == 1
     second = running.attempts.latest("n")
-    assert (second.n, second.resume_from, second.resume_step) == (2, "file:///c/3", 3)
+    assert (second.n, second.resume_from, second.resume_step) == (2, checkpoint_address(attempt, 3), 3)
     assert note_heartbeat(second, Heartbeat(attempt=2, fence=2, step=3), now=later) == [], "no old request is left"
 
 
 def test_preempted_job_returns_to_its_old_place(running: Job, attempt: JobAttempt, now: datetime) -> None:
     before = running.queued_at
     preempt(running, now)
-    say(attempt, trained(1), saved(1), finished("paused"), now=now + timedelta(minutes=1))
+    say(attempt, trained(1), saved(attempt, 1), finished("paused"), now=now + timedelta(minutes=1))
     running.refresh_from_db()
     assert (running.state, running.queued_at) == ("queued", before)
 
