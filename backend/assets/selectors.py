@@ -75,6 +75,11 @@ def received_parts(asset: Asset) -> int:
     return AssetPart.objects.filter(file__asset=asset).count()
 
 
+def objects_of(asset: Asset) -> frozenset[str]:
+    """Names of the objects that hold its received parts."""
+    return frozenset(AssetPart.objects.filter(file__asset=asset).values_list("stored_as", flat=True))
+
+
 def incomplete_files(asset: Asset) -> list[str]:
     """Names of files that lack a part."""
     rows = asset.files.annotate(received=Count("parts"))

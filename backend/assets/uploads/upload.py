@@ -7,7 +7,8 @@ Invariants:
   completing a complete asset returns it again;
 - a part counts only once its bytes are stored and match their hash; a part sent again with other bytes is a new object
   and replaces the old one, so a team never stores more than its listing;
-- while an asset is completed none of its parts changes: both lock its row.
+- what is completed is what was looked into: every part is still the same object once the asset's row is locked. An
+  object's name is never used again, so parts that were replaced and put back have other names.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from django.db.models import Max
 from backend.accounts.models import Project, Team
 from backend.assets.models import Asset, AssetFile, AssetKind, AssetPart, AssetState
 from backend.assets.places import part_key, while_the_store_answers
-from backend.assets.selectors import UNKNOWN, incomplete_files, manifest_of
+from backend.assets.selectors import UNKNOWN, incomplete_files, manifest_of, objects_of
 from backend.assets.storage import lock_storage, refuse_beyond
 from backend.assets.uploads.contents import look_into
 from backend.assets.uploads.listing import ListedFile, refuse_listing
@@ -53,6 +54,13 @@ class NotUploading(Conflict):
     """This asset is complete and can no longer be changed."""
 
     code = "not_uploading"
+
+
+class PartsChanged(Conflict):
+    """Parts were sent while this upload was being completed. Complete it again once all parts are sent."""
+
+    code = "parts_changed"
+    retryable = True
 
 
 class Incomplete(Conflict):
@@ -133,11 +141,13 @@ def put_part(file: AssetFile, number: int, content: bytes, *, sha256: str, now: 
 
 
 def complete_upload(asset: Asset, *, num_bytes: int, sha256: str, actor: str, now: datetime) -> tuple[Asset, bool]:
-    """The asset, and whether this call completed it. Raises `Incomplete`, `Invalid`, `NotFound`, `Unavailable`."""
+    """The asset, and whether this call completed it. Raises `Incomplete`, `Invalid`, `NotFound`, `PartsChanged`,
+    `Unavailable`."""
     if asset.state == AssetState.READY:
         if asset.sha256 != sha256:
             raise NotUploading()
         return asset, False
+    objects = objects_of(asset)
     _refuse_unless_whole(asset, num_bytes=num_bytes, sha256=sha256)
     with while_the_store_answers():
         config = look_into(asset)  # takes a while, so no row is held
@@ -145,7 +155,8 @@ def complete_upload(asset: Asset, *, num_bytes: int, sha256: str, actor: str, no
         assert asset.team is not None, "registered assets are complete from the beginning"
         lock_storage(asset.team.pk)
         upload = locked_upload(asset.pk)
-        _refuse_unless_whole(upload, num_bytes=num_bytes, sha256=sha256)  # no part was replaced meanwhile
+        if objects_of(upload) != objects:
+            raise PartsChanged()
         upload.state, upload.sha256, upload.config = AssetState.READY, sha256, config
         upload.version = next_version(asset.team, upload.kind, upload.name, now=now)
         upload.ready_at, upload.expires_at = now, None
