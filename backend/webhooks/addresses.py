@@ -6,6 +6,8 @@ inner address: decimal, octal, IPv6, mapped, translated.
 
 Invariants:
 - https only, no user name in the URL, no redirects;
+- errors do not distinguish this machine, an inner address, an inner name and a name that does not exist, so they map
+  nothing of this network;
 - for development, only if the environment allows it: http to this machine.
 """
 
@@ -14,7 +16,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 import httpcore
@@ -27,6 +29,8 @@ _HERE = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-l
 _NUMBERS = re.compile(r"(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:\.(?:0[xX][0-9a-fA-F]+|[0-9]+)){0,3}")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _FORMER_6TO4_RELAYS = ipaddress.ip_network("192.88.99.0/24")
+
+NOT_PUBLIC: Final = "the host is not on the public internet, or its name does not resolve"
 
 
 class ForbiddenAddress(ValueError):
@@ -45,7 +49,7 @@ def checked_url(url: str, *, allow_loopback: bool) -> str:
     if parts.scheme != "https" and not (parts.scheme == "http" and local):
         raise ForbiddenAddress("must begin with https://")
     if is_here and not local:
-        raise ForbiddenAddress("this address is the machine that runs Laminar, not on the public internet")
+        raise ForbiddenAddress(NOT_PUBLIC)
     if literal is not None and not local:
         refuse_inner(literal)
     return url
@@ -54,7 +58,7 @@ def checked_url(url: str, *, allow_loopback: bool) -> str:
 def refuse_inner(address: Address) -> None:
     """Raises `ForbiddenAddress` unless the address is public, however it is wrapped (mapped, 6to4, NAT64)."""
     if not _is_public(address):
-        raise ForbiddenAddress("this address is not on the public internet")
+        raise ForbiddenAddress(NOT_PUBLIC)
 
 
 def _is_public(address: Address) -> bool:
@@ -102,7 +106,7 @@ def _is_aton(host: str) -> bool:
 
 def _is_name_of_this_machine(host: str) -> bool:
     name = host.rstrip(".").lower()
-    return name in _HERE or name.endswith(".localhost") or name == socket.gethostname().lower()
+    return name in _HERE or name.endswith(".localhost")
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -126,9 +130,12 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        texts = await self._resolve(host, port)
+        try:
+            texts = await self._resolve(host, port)
+        except (OSError, UnicodeError):
+            texts = []
         if not texts:
-            raise httpcore.ConnectError("the host name does not resolve")
+            raise ForbiddenAddress(NOT_PUBLIC)
         for text in texts:
             address = ipaddress.ip_address(text.partition("%")[0])
             if not (self._allow_loopback and address.is_loopback):
