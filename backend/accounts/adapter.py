@@ -4,10 +4,13 @@ Invariants:
 - sign-up needs an invitation, unless the operator opened it; with open sign-up the address is verified by mail first;
 - attempts are counted before the password is checked, in one statement each (`api.limits.counters`), by address, by
   account and by both: exact across processes; without Postgres every sign-in fails;
+- a right password resets the counter of its account and address, and is not counted for the account: signing in often
+  locks no user out. Guesses from other addresses stay counted, and so do all attempts of an address;
 - a wrong password and an unknown account get the same response.
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
@@ -18,7 +21,7 @@ from backend.accounts.letters import has_mail
 from backend.accounts.models import User
 from backend.accounts.people.teams import create_own_team
 from backend.accounts.signing_in.events import refused
-from backend.api.limits.counters import take
+from backend.api.limits.counters import give_back, reset, take
 from backend.api.request_context import stranger
 from backend.borders.proxies import client_ip
 
@@ -64,9 +67,16 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
     def get_client_ip(self, request: HttpRequest) -> str:
         return client_ip(request, trusted=settings.ENVIRONMENT.trusted_proxies) or "unknown"
 
+    def authenticate(self, request: HttpRequest, **credentials: Any) -> User | None:
+        user: User | None = super().authenticate(request, **credentials)
+        if user is not None:
+            account = _account_in(credentials)
+            reset(PER_ACCOUNT_AND_ADDRESS[0], f"{account} {stranger()}", *PER_ACCOUNT_AND_ADDRESS[1:])
+            give_back(PER_ACCOUNT[0], account, *PER_ACCOUNT[1:])
+        return user
+
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
-        account = str(credentials.get("email") or credentials.get("username") or "").strip().lower()
-        address = stranger()
+        account, address = _account_in(credentials), stranger()
         counted = (
             (PER_ADDRESS, address),
             (PER_ACCOUNT_AND_ADDRESS, f"{account} {address}"),
@@ -76,3 +86,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
             if not take(bucket, key, limit, window_s).allowed:
                 refused(account, "too many attempts")
                 raise self.validation_error("too_many_login_attempts")
+
+
+def _account_in(credentials: Mapping[str, Any]) -> str:
+    return str(credentials.get("email") or credentials.get("username") or "").strip().lower()

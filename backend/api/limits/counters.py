@@ -41,6 +41,7 @@ _TAKE = """taken_{at} AS (
           <= clock_timestamp() + %s * interval '1 second'
     RETURNING full_at
 )"""
+_GIVE_BACK = "UPDATE api_ratebucket SET full_at = full_at - %s * interval '1 second' WHERE name = %s"
 _LOOK = "SELECT full_at, clock_timestamp() FROM api_ratebucket WHERE name = %s"
 
 
@@ -102,6 +103,18 @@ class Allowance:
 def take(bucket: str, key: str, limit: int, window_s: int) -> Allowance:
     """Counts one use by `key`. Call it outside a transaction that may roll back, or the use is not counted."""
     return take_in_turn([Use(bucket, key, limit, window_s)])[-1]
+
+
+def give_back(bucket: str, key: str, limit: int, window_s: int) -> None:
+    """Takes one counted use back. Uses by others, and earlier ones, remain counted."""
+    use = Use(bucket, key, limit, window_s)
+    with connection.cursor() as db:
+        db.execute(_GIVE_BACK, [use.ahead_s, use.name])
+
+
+def reset(bucket: str, key: str, limit: int, window_s: int) -> None:
+    """Removes every use by `key`."""
+    RateBucket.objects.filter(name=Use(bucket, key, limit, window_s).name).delete()
 
 
 def take_in_turn(uses: Sequence[Use]) -> list[Allowance]:

@@ -46,6 +46,44 @@ def test_too_many_guesses_block_the_right_password_too(client: Client) -> None:
     assert not is_signed_in(client)
 
 
+def test_right_password_resets_the_guess_counter(client: Client) -> None:
+    User.objects.create_user("ada@example.org", PASSWORD)
+    for _ in range(2 * adapter.PER_ACCOUNT_AND_ADDRESS[1]):
+        sign_in(client, "ada@example.org", "typo")
+        sign_in(client, "Ada@Example.org ", PASSWORD)
+        assert is_signed_in(client)
+        client.logout()
+    answers = [sign_in(client, "ada@example.org", "guess") for _ in range(adapter.PER_ACCOUNT_AND_ADDRESS[1] + 1)]
+    assert [TOO_OFTEN in answer.content.decode() for answer in answers][-2:] == [False, True], "all of it is reset"
+
+
+def test_right_password_keeps_guesses_of_other_addresses(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each sign-in of the user would allow further guesses."""
+    monkeypatch.setattr(adapter, "PER_ACCOUNT", ("sign-in-account", 4, 300))
+    User.objects.create_user("ada@example.org", PASSWORD)
+
+    def guess(n: int) -> bool:
+        return TOO_OFTEN in sign_in(client, "ada@example.org", "x", REMOTE_ADDR=f"198.51.100.{n}").content.decode()
+
+    assert not any(guess(n) for n in range(3))
+    for _ in range(3):
+        sign_in(client, "ada@example.org", PASSWORD)
+        assert is_signed_in(client)
+        client.logout()
+    assert [guess(n) for n in range(3, 5)] == [False, True]
+
+
+def test_own_sign_ins_buy_no_guesses_at_others(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "PER_ADDRESS", ("sign-in-address", 4, 60))
+    User.objects.create_user("eve@example.org", PASSWORD)
+    blocked = []
+    for n in range(3):
+        blocked.append(TOO_OFTEN in sign_in(client, f"u{n}@example.org", "x").content.decode())
+        sign_in(client, "eve@example.org", PASSWORD)
+        client.logout()
+    assert blocked == [False, False, True]
+
+
 def test_guesses_from_elsewhere_do_not_lock_the_user_out(client: Client) -> None:
     User.objects.create_user("ada@example.org", PASSWORD)
     for n in range(adapter.PER_ACCOUNT_AND_ADDRESS[1] + 2):
