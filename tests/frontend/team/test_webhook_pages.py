@@ -69,7 +69,7 @@ def test_new_secret_is_shown_once_and_old_one_signs_for_a_day(owner: Client, end
         ({"url": "http://example.org/x"}, "https"),
         ({"url": "https://127.0.0.1/x"}, "127.0.0.1"),
         *(
-            ({"url": f"https://{host}/x"}, "the machine that runs Laminar")
+            ({"url": f"https://{host}/x"}, "not on the public internet")
             for host in ("localhost", "LocalHost.:8443", "a.localhost", "127.1", "2130706433", "0x7f.0.0.1", "[::1]")
         ),
         ({"url": "https://10.1/x"}, "not on the public internet"),
