@@ -22,6 +22,7 @@ from backend.checkpoints.models import Checkpoint
 from backend.store.chosen import store
 from backend.store.folder import sync_folder
 from backend.store.port import NotStored, ObjectStore
+from engine.spec.assets.store_address import StoreAddress
 from engine.spec.checkpoint_manifest import (
     MANIFEST_FILE,
     PROGRESS_FOLDER,
@@ -58,15 +59,15 @@ class CheckpointFiles(Protocol):
 
 def own_key(uri: str, *, job: str, attempt: int, step: int) -> str:
     """The key in this site's store. Compared as text, so that no place has a second spelling. Raises `Elsewhere`."""
-    head, tail = f"jobs/{job}/attempt-{attempt}-fence-", f"/checkpoints/step-{step:06d}"
-    for root in _roots():
-        key = uri.removeprefix(f"{root}/")
-        fence = key.removeprefix(head).removesuffix(tail)
-        if key != uri and key == f"{head}{fence}{tail}" and fence.isascii() and fence.isdecimal():
-            return key
+    tail = f"/checkpoints/step-{step:06d}"
+    for jobs in _addresses_of_jobs():
+        head = f"{jobs}/{job}/attempt-{attempt}-fence-"
+        fence = uri.removeprefix(head).removesuffix(tail)
+        if uri == f"{head}{fence}{tail}" and fence.isascii() and fence.isdecimal():
+            return f"jobs/{uri.removeprefix(f'{jobs}/')}"
     raise Elsewhere(
-        f"its address must be {head}N{tail} in LAMINAR_STORE_URL or LAMINAR_STORE_DIR, which nodes and site share; "
-        f"got {uri}"
+        f"its address must be jobs/{job}/attempt-{attempt}-fence-N{tail} in LAMINAR_STORE_URL or LAMINAR_STORE_DIR, "
+        f"which nodes and site share; got {uri}"
     )
 
 
@@ -75,19 +76,21 @@ def files_of(checkpoint: Checkpoint) -> CheckpointFiles:
     key = own_key(checkpoint.uri, job=checkpoint.job_id, attempt=checkpoint.attempt, step=checkpoint.step)
     if not checkpoint.uri.startswith("file:"):
         return StoredFiles(store(), key)
-    jobs, _, below = key.partition("/")
-    home: Path = settings.ENVIRONMENT.store_dir / jobs
-    return FolderFiles(home.resolve() / below)
+    return FolderFiles(_folder_of_jobs().resolve() / key.removeprefix("jobs/"))
 
 
-def _roots() -> Iterator[str]:
-    """The addresses of this site's store, each without a slash at its end."""
-    environment = settings.ENVIRONMENT
-    if environment.store_url:
-        yield environment.store_url.rstrip("/")
-    folder: Path = environment.store_dir
-    yield folder.as_uri()
-    yield folder.resolve().as_uri()
+def _addresses_of_jobs() -> Iterator[str]:
+    """As the engine writes them: a folder is often mounted through a link, which the engine follows."""
+    if settings.ENVIRONMENT.store_url:
+        address = StoreAddress.read(settings.ENVIRONMENT.store_url)
+        yield "/".join(filter(None, (f"s3://{address.bucket}", address.prefix, "jobs")))
+    yield _folder_of_jobs().as_uri()
+    yield _folder_of_jobs().resolve().as_uri()
+
+
+def _folder_of_jobs() -> Path:
+    store_dir: Path = settings.ENVIRONMENT.store_dir
+    return store_dir.absolute() / "jobs"
 
 
 class FolderFiles:

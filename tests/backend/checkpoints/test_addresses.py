@@ -124,15 +124,21 @@ def test_refused_address_keeps_the_rest_of_its_batch_out(report: Report, attempt
     assert attempt.acked_seq == 0
 
 
+@pytest.mark.parametrize("linked", ["", "jobs"])
+@pytest.mark.parametrize("is_resolved", [False, True])
 def test_store_behind_a_link_accepts_both_spellings(
-    report: Report, settings: LazySettings, tmp_path: Path, store_dir: Path
+    report: Report, settings: LazySettings, tmp_path: Path, linked: str, is_resolved: bool
 ) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(store_dir)
-    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, store_dir=link)
-    assert report(f"file://{link}/{OWN}") == 200
-    assert files_of(Checkpoint.objects.get())
-    Checkpoint.objects.update(uri=(store_dir / OWN.format(job=Checkpoint.objects.get().job_id)).as_uri())
+    """The engine follows links on the way to the folder of jobs, and reports the folder behind them."""
+    store, disk = tmp_path / "mounted", tmp_path / "disk"
+    jobs = disk if linked else disk / "jobs"
+    jobs.mkdir(parents=True)
+    if linked:
+        store.mkdir()
+    (store / linked).symlink_to(disk)
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, store_dir=store)
+    address = f"file://{jobs if is_resolved else store / 'jobs'}/{OWN.removeprefix('jobs/')}"
+    assert report(address) == 200
     assert files_of(Checkpoint.objects.get())
 
 

@@ -191,7 +191,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 def checkpoint_of(job: Job, *, step: int = 40, files: dict[str, bytes] | None = None) -> Checkpoint:
     """A complete, verified checkpoint with real files in the store."""
     files = files or {"config.json": b'{"a": 1}', "model.safetensors": bytes(range(256)) * 4_000}
-    folder = settings.ENVIRONMENT.store_dir / "jobs" / job.pk / "attempt-1-fence-1" / "checkpoints" / f"step-{step}"
+    folder = settings.ENVIRONMENT.store_dir / "jobs" / job.pk / "attempt-1-fence-1" / "checkpoints" / f"step-{step:06d}"
     folder.mkdir(parents=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
