@@ -112,7 +112,7 @@ def _to_line(record: logging.LogRecord) -> Line:
     if record.levelno < logging.ERROR:
         level = "warning" if record.levelno >= logging.WARNING else "info"
         level = "debug" if record.levelno < logging.INFO else level
-    text = for_tenants(_UNPRINTABLE.sub("\ufffd", _WORDS.format(record)))  # before the cut, which may split a path
+    text = _UNPRINTABLE.sub("\ufffd", for_tenants(_WORDS.format(record)))  # before the cut, which may split a path
     if len(text) > LONGEST_LINE:  # keeps the end too, where a traceback has its error
         half = LONGEST_LINE // 2 - 2
         text = f"{text[:half]} … {text[-half:]}"

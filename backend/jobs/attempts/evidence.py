@@ -80,5 +80,5 @@ def take_evidence(job: Job, attempt: JobAttempt, *, exit_reason: str, log_tail: 
 
 
 def scrub(text: str) -> str:
-    """Removes recognisable secrets, paths of hosts and lines of our own code."""
-    return for_tenants(_UNPRINTABLE.sub("", _SECRETS.sub(lambda match: f"{match[1] or match[2]}…", text)))
+    """Removes recognisable secrets, and details of our hosts, processes and code."""
+    return _UNPRINTABLE.sub("", for_tenants(_SECRETS.sub(lambda match: f"{match[1] or match[2]}…", text)))
