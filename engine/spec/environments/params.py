@@ -5,12 +5,15 @@ The validation of a spec, the form, the environments page and the environments t
 Invariants:
 - an environment would refuse before its first prompt whatever these rules refuse; its further rules need its files or
   its code;
-- a parameter without a row is refused, unless the environment passes unknown parameters on (`is_open`).
+- a parameter without a row is refused, unless the environment passes unknown parameters on (`is_open`); those of
+  reasoning_gym must be parameters of the puzzle. Only `custom` accepts any name.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from engine.spec.environments.gym_tasks import GYM_TASKS
 
 Value = str | int | float | bool
 Kind = Literal["text", "file", "whole", "number", "choice", "words"]
@@ -223,10 +226,24 @@ def _check_together(environment: str, params: Mapping[str, Value]) -> Iterator[t
         median, most = float(params.get("median_terms", 6.0)), float(params.get("max_terms", 64))
         if median > most:
             yield "median_terms", f"median_terms: at most max_terms, which is {most:g}; got {median:g}"
+    if environment == "reasoning_gym":
+        yield from check_puzzle(params)
     if environment == "tools" and "search" in words_of(str(params.get("tools", ""))) and not params.get("corpus"):
         yield "tools", "tools: search needs corpus, a data set of documents"
     if "held_out_column" in ENVIRONMENTS[environment].params:
         yield from check_held_out(params)
+
+
+def check_puzzle(params: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+    """(parameter, error) of an unknown puzzle, or of parameters that the puzzle does not have."""
+    task = str(params.get("task", ENVIRONMENTS["reasoning_gym"].params["task"].default))
+    if task not in GYM_TASKS:
+        yield "task", f"task: unknown puzzle {task!r}; choose from {', '.join(GYM_TASKS)}"
+        return
+    for name in params:
+        if name != "task" and name not in GYM_TASKS[task]:
+            accepted = ", ".join(GYM_TASKS[task]) or "none"
+            yield name, f"unknown parameter {name!r} of the puzzle {task}; choose from {accepted}"
 
 
 def check_held_out(params: Mapping[str, Value]) -> Iterator[tuple[str, str]]:

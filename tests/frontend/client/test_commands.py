@@ -69,6 +69,15 @@ def test_a_spec_that_breaks_rules_is_told_place_by_place(shell: Shell, tmp_path:
     assert Job.objects.count() == 0
 
 
+def test_unknown_parameters_of_an_environment_name_the_choices(shell: Shell, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.json"
+    for name, choices in (("running_sums", "median_terms, sigma"), ("reasoning_gym", "allow_negation, max_digits")):
+        spec.write_text(json.dumps({"name": "x", "environment": {"name": name, "params": {"terms": 3}}}))
+        shown = " ".join(shell("submit", str(spec), code=2).stderr.split())
+        assert "/spec/environment/params/terms" in shown and f"choose from {choices}" in shown
+    assert Job.objects.count() == 0
+
+
 @pytest.mark.parametrize("suffix", ["json", "toml", "yaml", "-"])
 def test_a_spec_is_submitted_from_every_kind_of_file(shell: Shell, tmp_path: Path, suffix: str) -> None:
     texts = {"toml": 'name = "Sums"\ntraining.steps = 7', "yaml": "name: Sums\ntraining: {steps: 7}"}

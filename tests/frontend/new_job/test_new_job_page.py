@@ -30,6 +30,8 @@ from tests.frontend.new_job.job_form import filled, send
 from tests.frontend.seed import World
 from tests.frontend.test_page_safety import HOSTILE
 
+CODE = "def prompt(split, ordinal, seed, params): ...\ndef respond(prompt, turns): ..."
+
 
 def test_the_form_submits_what_it_shows(world: World, owner: Client) -> None:
     response = send(owner, filled(world, name="A name", training__steps="60", schedule__name="sync"))
@@ -178,7 +180,7 @@ def test_odd_names_are_refused_or_kept_but_never_break(world: World, owner: Clie
 
 def test_another_job_is_started_from_an_earlier_ones_spec(world: World, owner: Client, outsider: Client) -> None:
     job = seed.submitted(
-        world, name="Earlier", environment={"name": "reasoning_gym", "params": {"median_terms": 9, "note": "12"}}
+        world, name="Earlier", environment={"name": "custom", "code": CODE, "params": {"median_terms": 9, "note": "12"}}
     )
     page = unescape(text_of(owner.get(f"/jobs/new?from={job.pk}")))
     assert 'value="Earlier (again)"' in page
@@ -191,7 +193,7 @@ def test_every_setting_of_a_spec_survives_being_shown_and_sent() -> None:
         {
             "name": "n",
             "tags": ["a", "b c"],
-            "environment": {"name": "reasoning_gym", "params": {"a": True, "b": 1.5, "c": "true", "d": "x = y"}},
+            "environment": {"name": "custom", "code": CODE, "params": {"a": True, "b": 1.5, "c": "true", "d": "x = y"}},
             "schedule": {"name": "sync", "max_staleness": 3},
             "optimizer": {"learning_rate": 1e-7},
         }
@@ -245,6 +247,8 @@ def test_unknown_names_are_reported_while_typing(world: World, owner: Client) ->
     assert "Turns: a whole number from 1 to 63; got 0." in page
     assert "Data: a data set is required." in judged(owner, filled(world, environment__name="jsonl"))
     assert "Unknown parameter 'depth'; choose from turns, waits" in page
+    puzzle = judged(owner, filled(world, environment__name="reasoning_gym", environment__params="depth = 3"))
+    assert "Unknown parameter 'depth' of the puzzle chain_sum; choose from allow_negation, max_digits" in puzzle
 
 
 def test_what_belongs_to_no_field_is_told_above_the_outlook(world: World, owner: Client) -> None:

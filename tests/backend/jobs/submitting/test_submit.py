@@ -52,6 +52,21 @@ def test_pool_name_is_required_with_two_pools(api: Any, body: Any, team: Team) -
     assert api.post("/jobs", body | {"pool": "large"}).json()["pool"] == "large"
 
 
+@pytest.mark.parametrize(
+    ("environment", "choices"),
+    [
+        ("running_sums", "choose from median_terms, sigma, max_terms"),
+        ("reasoning_gym", "choose from allow_negation, max"),
+    ],
+)
+def test_unknown_param_is_refused_with_choices(api: Any, body: Any, environment: str, choices: str) -> None:
+    body["spec"]["environment"] = {"name": environment, "params": {"terms": 3}}
+    answer = api.post("/jobs", body)
+    assert errors(answer) == {"/spec/environment/params/terms": "environment_param"}
+    assert choices in json.loads(answer.content)["errors"][0]["message"]
+    assert nothing_was_written()
+
+
 def test_all_errors_are_reported_at_once_with_places(api: Any, body: Any) -> None:
     body["spec"] |= {
         "training": {"steps": -1, "nonsense": 1},

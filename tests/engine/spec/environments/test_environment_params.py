@@ -9,8 +9,10 @@ from pydantic import ValidationError
 from engine.environments.params import ParamReader
 from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
 from engine.spec.assets.named_assets import named_assets
+from engine.spec.environments.gym_tasks import GYM_TASKS
 from engine.spec.environments.params import ENVIRONMENTS, Param
 from engine.spec.job import EnvironmentName, EnvironmentSpec, JobSpec
+from tests.engine.spec.environments.gym_table import installed_tasks
 
 README = (Path(__file__).parents[4] / "engine/environments/README.md").read_text(encoding="utf-8")
 ROWS = [(name, key, row) for name, entry in ENVIRONMENTS.items() for key, row in entry.params.items()]
@@ -57,7 +59,7 @@ def test_spec_and_environment_refuse_the_same_values(name: str, key: str, row: P
         with pytest.raises(ValueError, match=f"^{name}: {key}: "):
             read(key)
     right = {"choice": row.choices, "words": row.choices, "number": (row.low, row.high), "whole": (row.low, row.high)}
-    for value in right.get(row.kind, ("text",)):
+    for value in right.get(row.kind, (row.default,) if key == "task" else ("text",)):
         errors = refusals(name, with_data(name, {**COMPANIONS.get(key, {}), key: value}))
         assert f"environment.params.{key}" not in errors or "needs corpus" in errors[f"environment.params.{key}"]
 
@@ -76,6 +78,10 @@ def test_explicit_default_param_is_accepted(name: str) -> None:
         ("running_sums", {"median_terms": 9, "max_terms": 5}, "median_terms"),
         ("tool_sums", {"depth": 3}, "depth"),
         ("tools", {"tools": "calculator,search"}, "tools"),
+        ("reasoning_gym", {"max_animals": 5}, "max_animals"),
+        ("reasoning_gym", {"seed": 5}, "seed"),
+        ("reasoning_gym", {"task": "list_functions", "depth": 5}, "depth"),
+        ("reasoning_gym", {"task": "chess", "depth": 5}, "task"),
         ("jsonl", {}, "data"),
         ("jsonl", {"data": "demo/sums", "held_out_column": "split", "held_out_share": 0.5}, "held_out_column"),
         ("jsonl", {"data": "demo/sums", "held_out_value": "exam"}, "held_out_value"),
@@ -92,9 +98,24 @@ def test_all_wrong_params_are_reported_together() -> None:
     assert set(errors) == {f"environment.params.{key}" for key in ("turns", "waits", "depth")}
 
 
-def test_params_passed_on_are_not_validated() -> None:
-    assert refusals("reasoning_gym", {"task": "leg_counting", "max_animals": 5}) == {}
+def test_only_own_code_accepts_any_param() -> None:
     assert refusals("custom", {"whatever": "it likes"}) == {}
+    for name in set(ENVIRONMENT_NAMES) - {"custom"}:
+        found = refusals(name, with_data(name, {"no_such": 1}))
+        assert found["environment.params.no_such"].startswith("unknown parameter 'no_such'"), name
+        assert "; choose from " in found["environment.params.no_such"], name
+
+
+@pytest.mark.long
+def test_gym_table_matches_the_installed_library() -> None:
+    command = "python -m tests.engine.spec.environments.gym_table"
+    assert installed_tasks() == GYM_TASKS, f"{command} writes the table"
+
+
+def test_every_gym_parameter_is_accepted_for_its_task() -> None:
+    assert refusals("reasoning_gym", {"task": "leg_counting", "max_animals": 5}) == {}
+    for task, names in GYM_TASKS.items():
+        assert refusals("reasoning_gym", {"task": task, **dict.fromkeys(names, 1)}) == {}, task
 
 
 def test_accepted_spec_keeps_unknown_params() -> None:
