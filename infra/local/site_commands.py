@@ -4,7 +4,7 @@ import fcntl
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from infra.local.errors import LocalError
@@ -13,7 +13,9 @@ from infra.local.interruption import uninterrupted
 from infra.local.processes import end_belongings, is_alive, wait_until_gone
 
 MAX_QUICK_FAILURES = 6  # of one service in a row: it is broken, not slow
-UP_WITHIN_S = 1_800.0  # a distant net: how long a start takes depends on what else the machine does
+# A distant net, counted from the last service that came up: the time of a start depends on the machine's other work.
+GIVES_UP_AFTER_S = 1_800.0
+REPORTS_EVERY_S = 15.0
 DOWN_WITHIN_S = 90.0
 
 
@@ -26,7 +28,8 @@ def supervisor_status(home: Home) -> Mapping[str, Any] | None:
 
 
 def up(home: Home, only: Sequence[str] = ()) -> None:
-    """Start the supervisor, unless it runs, and wait until every service is healthy. A line for each as it comes.
+    """Start the supervisor, unless it runs, and wait until every service is healthy. A line for each as it comes, and
+    every few seconds for those that are still missing.
 
     Interrupted, it ends the supervisor that it started, and thereby all services.
     """
@@ -66,8 +69,14 @@ def _end_supervisor(home: Home, child: subprocess.Popen[bytes]) -> None:
         end_belongings(home)
 
 
-def _wait_until_up(home: Home, child: subprocess.Popen[bytes] | None) -> None:
-    begun = time.monotonic()
+def _wait_until_up(
+    home: Home,
+    child: subprocess.Popen[bytes] | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    begun = came_up_at = reported_at = clock()
     shown: set[str] = set()
     while True:
         status = read_json(home.status_file)
@@ -76,17 +85,28 @@ def _wait_until_up(home: Home, child: subprocess.Popen[bytes] | None) -> None:
             for name, service in status["services"].items():
                 if service["state"] == "healthy" and name not in shown:
                     shown.add(name)
-                    print(f"  {name:<10} up after {time.monotonic() - begun:4.1f} s", flush=True)
+                    came_up_at = reported_at = clock()
+                    print(f"  {name:<10} up after {came_up_at - begun:4.1f} s", flush=True)
             if shown and shown >= set(status["services"]):
                 return
             _raise_broken(status["services"])
         if child is not None and child.poll() is not None and not _is_supervised(home):
             _raise_problem(read_json(home.status_file) or {})
             raise LocalError(f"the supervisor ended at once; see {home.logs / 'supervisor.log'}")
-        if time.monotonic() - begun > UP_WITHIN_S:
-            late = ", ".join(sorted(set(status["services"]) - shown)) if status else "the supervisor"
-            raise LocalError(f"not up after {UP_WITHIN_S:.0f} s: {late}; see `make logs`")
-        time.sleep(0.2)
+        if clock() - came_up_at > GIVES_UP_AFTER_S:
+            late = _describe_missing(status, shown)
+            raise LocalError(f"nothing came up for {GIVES_UP_AFTER_S:.0f} s; missing: {late}; see `make logs`")
+        if clock() - reported_at >= REPORTS_EVERY_S:
+            reported_at = clock()
+            print(f"  waiting, {reported_at - begun:.0f} s so far: {_describe_missing(status, shown)}", flush=True)
+        sleep(0.2)
+
+
+def _describe_missing(status: Mapping[str, Any] | None, shown: Set[str]) -> str:
+    if status is None:
+        return "the supervisor"
+    services = status["services"]
+    return ", ".join(f"{name} ({services[name]['state']})" for name in services if name not in shown)
 
 
 def _is_supervised(home: Home) -> bool:
