@@ -19,7 +19,8 @@ from backend.usage.split import AttemptView, Ending, Shares
 
 ENDED_WELL: Final = frozenset({"succeeded", "cancelled", "paused", "queued"})
 """Outcomes of attempts that lost nothing: where the job went. Others (lost, superseded) are platform faults."""
-PLATFORM_CLASSES: Final = frozenset({"infrastructure", "platform"})
+CREDITED_CLASSES: Final = frozenset({"infrastructure"})
+"""Failures with a named cause of the platform's. Of a `platform` failure no cause is known: a job may produce it."""
 LIMIT_CLASSES: Final = frozenset({"timeout", "budget"})
 _ENDS: Final = ("trained", "filtered", "dropped_stale", "failed")
 _KINDS_OF_EVENT: Final = ("submitted", "state_changed", "pipeline_ready", "run_finished")
@@ -95,7 +96,7 @@ def _ending(job: Job, attempt: JobAttempt) -> Ending:
     if attempt.ended_at is None or failure_class in LIMIT_CLASSES:
         return Ending.WELL
     if failure_class:
-        return Ending.PLATFORM_FAULT if failure_class in PLATFORM_CLASSES else Ending.OWN_FAULT
+        return Ending.PLATFORM_FAULT if failure_class in CREDITED_CLASSES else Ending.OWN_FAULT
     return Ending.WELL if attempt.outcome in ENDED_WELL else Ending.PLATFORM_FAULT
 
 

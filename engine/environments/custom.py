@@ -61,7 +61,7 @@ class Custom:
         try:
             return self._prompts.call("prompt", split, ordinal, self._seed, self._params)
         except GraderError as error:
-            if error.blame != "infrastructure":
+            if not error.is_of_platform:
                 error.blame = "user_code"
             raise
 
@@ -72,7 +72,7 @@ class Custom:
                 {self.prompt(split, ordinal).text for ordinal in range(NUM_COMPARED)} for split in _SPLITS
             )
         except GraderError as error:
-            if error.blame == "infrastructure":
+            if error.is_of_platform:
                 raise
             raise ValueError(f"environment.code: {error}") from error
         if both := train & held_out:

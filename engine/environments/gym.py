@@ -85,13 +85,15 @@ class ReasoningGym:
         return Verdict(reward=float(score), parts={"score": float(score)}, trusted=True, remark=f"score {score:g}")
 
     def _check(self) -> None:
-        tasks = self._questions.call("tasks")
-        assert isinstance(tasks, list)
-        if self._task not in tasks:
-            raise ValueError(f"reasoning_gym: task: unknown name {self._task!r}; choose from {', '.join(tasks)}")
         try:
+            tasks = self._questions.call(
+                "tasks"
+            )  # the process starts with the task's dataset, made with the parameters
+            assert isinstance(tasks, list)
+            if self._task not in tasks:
+                raise ValueError(f"reasoning_gym: task: unknown name {self._task!r}; choose from {', '.join(tasks)}")
             self._questions.call("question", self._task, self._params, 0)
         except GraderError as error:
-            if error.blame == "infrastructure":
+            if error.is_of_platform:
                 raise
             raise ValueError(f"reasoning_gym: {self._task} does not accept {self._params}: {error}") from error

@@ -26,8 +26,9 @@ Role = Literal["user", "tool"]
 
 FailureKind = Literal["timeout", "error"]
 """Why there is no verdict: a timeout, or any other error."""
-Blame = Literal["user_code", "reward", "infrastructure"]
-"""The class of the failure: the environment's code or data, its judge, or the platform."""
+Blame = Literal["user_code", "reward", "infrastructure", "platform"]
+"""The class of the failure: the environment's code or data, its judge, a sandbox that did not start
+(`infrastructure`), or an unknown cause, such as a host without a free core (`platform`)."""
 
 
 class GraderError(Exception):
@@ -38,6 +39,11 @@ class GraderError(Exception):
     ) -> None:
         super().__init__(message or type(self).__doc__)
         self.retryable, self.kind, self.blame = retryable, kind, blame
+
+    @property
+    def is_of_platform(self) -> bool:
+        """False: the environment's code, data or judge is at fault."""
+        return self.blame in ("infrastructure", "platform")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from engine.pipeline.messages.to_rollout import SequencesHandedOver
 from engine.pipeline.records import AcknowledgedProgress, CompleteGroup, DataProgress, GroupTask, HeldGroup
 from engine.policy.lineage import UNFORKED, Lineage, WeightsId
 from engine.policy.schedule import InFlight
+from engine.spec.causes import PlatformCause, check_cause
 from engine.spec.facts import FailureClass, Phase
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
@@ -280,6 +281,10 @@ class EndRun:
     outcome: Literal["succeeded", "failed", "paused"]
     failure_class: FailureClass | None = None
     message: str = ""
+    cause: PlatformCause | None = None
+
+    def __post_init__(self) -> None:
+        check_cause(self.failure_class, self.cause)
 
 
 Effect = (

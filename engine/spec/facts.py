@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, model_validator
 
+from engine.spec.causes import PlatformCause
 from engine.spec.checkpoint_manifest import CheckpointAddress
 from engine.spec.strict import BigCount, BigOrdinal, Count, Lenient, Ordinal, ReportedMoment, Text, Whole
 
@@ -252,6 +253,8 @@ class RunFinished(Lenient):
     type: Literal["run_finished"] = "run_finished"
     outcome: Literal["succeeded", "failed", "cancelled", "paused"]
     failure_class: FailureClass | None = None
+    cause: PlatformCause | None = None
+    """Required for `infrastructure`: without a named cause of the platform's the attempt counts as `platform`."""
     message: LongText = ""
     ledger: dict[Annotated[Text, Field(max_length=40)], BigCount] = Field(default_factory=dict, max_length=40)
 

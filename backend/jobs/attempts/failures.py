@@ -25,10 +25,12 @@ class RetryPolicy(NamedTuple):
     first_backoff_s: float
 
 
-# A lost node is worth a few tries, a full cluster is worth waiting for; everything else needs a user first.
+# A lost node is worth a few tries, a full cluster is worth waiting for, and an unknown cause, whose time is billed, is
+# worth one more try; everything else needs a user first.
 RETRIES: Final[Mapping[str, RetryPolicy]] = {
     "infrastructure": RetryPolicy(tries=4, at_once=1, first_backoff_s=15.0),
     "capacity": RetryPolicy(tries=5, at_once=0, first_backoff_s=30.0),
+    "platform": RetryPolicy(tries=2, at_once=1, first_backoff_s=30.0),
 }
 LONGEST_BACKOFF_S: Final = 900.0
 
@@ -40,7 +42,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "capacity": "The cluster had no room although the pool had free devices. Retry later, or contact an operator.",
     "memory": "A retry would run out again. Submit it with the change that the message names, or on larger devices.",
     "infrastructure": "The job itself is fine. Retry it from its last checkpoint. If this recurs, contact an operator.",
-    "platform": "This is a platform error. Retry from the last checkpoint, and report the request ID of this page.",
+    "platform": "The cause is unknown, so the time is billed. Read the last log lines. If nothing in the job explains "
+    "them, report the request ID of this page to an operator.",
     "timeout": "Retry from the last checkpoint with a larger max_runtime_s.",
     "budget": "Request a larger budget or wait for the next period, then retry from the last checkpoint.",
 }

@@ -177,8 +177,11 @@ class FactEffects:
     def _(self, body: RunFinished, at: datetime) -> None:
         message = body.message[:LONGEST_MESSAGE]
         store_ledger(self._job, self._attempt.n, body.ledger, at=at, is_final=True)
-        self._event("run_finished", reason=body.outcome, message=message, data={"ledger": body.ledger})
+        data = {"ledger": body.ledger} | ({"cause": body.cause.value} if body.cause else {})
+        self._event("run_finished", reason=body.outcome, message=message, data=data)
         failure_class = (body.failure_class or "platform") if body.outcome == "failed" else ""
+        if failure_class == "infrastructure" and body.cause is None:
+            failure_class = "platform"  # only named causes are credited
         if failure_class == "data" and doubt_resume_point(self._attempt, now=self._now):
             failure_class = "infrastructure"  # its checkpoint cannot be opened; the next attempt uses the previous one
         end_as_reported(

@@ -2,7 +2,7 @@
 
     the sandbox did not start           `GraderError`, the platform's fault
     the judged text broke the call      `SpoiltByText`: reward 0
-    the host had no core for the call   `GraderError`, the platform's fault
+    the host had no core for the call   `GraderError`, `platform`: retried, not credited
     everything else                     `GraderError`, never a reward of 0
 
 If a text that breaks its judge had no reward, a model could choose when it is judged.
@@ -19,7 +19,7 @@ from typing import Final
 from engine.environments.port import Blame, FailureKind, GraderError, Verdict
 from engine.environments.sandbox.command import require_bubblewrap
 from engine.environments.sandbox.host_speed import host_scale
-from engine.environments.sandbox.outcome import Limits, OutOfMemory, Refused, Starved, TimedOut
+from engine.environments.sandbox.outcome import Limits, Outcome, OutOfMemory, Refused, Starved, TimedOut
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
 
 _INSIDE = Path(__file__).parents[1] / "sandbox" / "inside"
@@ -111,5 +111,15 @@ def grader_error(what: str, error: CallFailed) -> GraderError:
     is_final = outcome is None or isinstance(outcome, OutOfMemory)
     is_final = is_final or (isinstance(outcome, TimedOut) and outcome.clock == "cpu")
     kind: FailureKind = "timeout" if isinstance(outcome, TimedOut | Starved) else "error"
-    blame: Blame = "infrastructure" if isinstance(outcome, Refused | Starved) else "reward"
-    return GraderError(f"{what}: {error}", retryable=not is_final, kind=kind, blame=blame)
+    return GraderError(f"{what}: {error}", retryable=not is_final, kind=kind, blame=blame_for(outcome))
+
+
+def blame_for(outcome: Outcome | None) -> Blame:
+    """A starved host is not credited: the job's own programs may take its cores."""
+    match outcome:
+        case Refused():
+            return "infrastructure"
+        case Starved():
+            return "platform"
+        case _:
+            return "reward"

@@ -20,7 +20,7 @@ import re
 import threading
 from typing import Final
 
-from engine.environments.judging.graders import grader_error, inside_file
+from engine.environments.judging.graders import blame_for, grader_error, inside_file
 from engine.environments.port import GraderError, Verdict
 from engine.environments.sandbox.capacity import host_capacity
 from engine.environments.sandbox.command import require_bubblewrap
@@ -58,7 +58,7 @@ class UnitTests:
             own.own_s = spent_s
             outcome = run_python(program, stdin=given, limits=self._limits, own=own)
             if isinstance(outcome, Refused | Starved):
-                raise GraderError(f"unit_tests: case {at} {outcome}", blame="infrastructure")
+                raise GraderError(f"unit_tests: case {at} {outcome}", blame=blame_for(outcome))
             right = isinstance(outcome, Finished) and outcome.exit_code == 0
             right = right and not outcome.output.stdout_truncated and _lines(outcome.output.stdout) == _lines(expected)
             passed += right

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final, Protocol, Self
 
+from engine.environments.judging.graders import blame_for
 from engine.environments.judging.verifiers import Verify, make_verifier
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Message, Observation, Prompt, Split, Turn, Verdict
@@ -203,7 +204,7 @@ class SandboxedPython:
         with room_in(self._room):
             outcome = run_python(program, limits=self._limits)
         if isinstance(outcome, Refused | Starved):
-            raise GraderError(f"tools: {outcome}", blame="infrastructure")
+            raise GraderError(f"tools: {outcome}", blame=blame_for(outcome))
         shown = (outcome.output.stdout + outcome.output.stderr)[: MAX_RESULT - 200]  # room for the error text
         if isinstance(outcome, Finished) and outcome.exit_code == 0:
             return shown.strip() or "(it printed nothing)"

@@ -30,6 +30,7 @@ from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
 from engine.process.progress import LoopProgress, working
+from engine.spec.causes import PlatformCause, check_cause
 from engine.spec.facts import FailureClass
 from engine.training.checkpoint.folder import CheckpointUnverified
 
@@ -71,7 +72,12 @@ class BodyFailed:
     """Report to the driver: this body has stopped."""
 
     failure_class: FailureClass
+    """`platform`: the part is replaced. Any other class: its successor would fail the same way, so the run ends."""
     message: str
+    cause: PlatformCause | None = None
+
+    def __post_init__(self) -> None:
+        check_cause(self.failure_class, self.cause)
 
 
 Upward = Message | BodyFailed
@@ -151,21 +157,21 @@ class Loop:
         except ValueError as error:  # the spec requires something that this machine lacks
             self._fail("config", error)
             return
-        except HostTooSmall as error:  # for the operator of the host
-            self._fail("infrastructure", error)
+        except HostTooSmall as error:
+            self._fail("memory", error)
             return
         except CheckpointUnverified as error:  # the attempt's starting point
             self._fail("data", error)
             return
-        except Exception as error:  # noqa: BLE001 - the driver decides how the run continues
+        except BaseException as error:  # noqa: BLE001 - a panic of a Rust library too; the driver decides what follows
             self._fail("platform", error)
             return
         try:
             self._serve(body)
-        except Exception as error:  # noqa: BLE001 - as above
+        except BaseException as error:  # noqa: BLE001 - as above
             self._fail("platform", error)
 
-    def _fail(self, failure_class: FailureClass, error: Exception) -> None:
+    def _fail(self, failure_class: FailureClass, error: BaseException) -> None:
         log.error("body=%s stopped\n%s", self._name, traceback.format_exc())
         message = str(error) if failure_class == "config" else f"{self._name}: {type(error).__name__}: {error}"
         if is_out_of_memory(error):

@@ -87,4 +87,6 @@ class CheckpointWriter:
             return replace(written, uri=uri)
         except Exception as error:  # a full disk, an unreachable store, a bug: the brain decides
             log.warning("checkpoint of step %d failed", step, exc_info=error)
-            return CheckpointFailed(step=step, reason=str(error) or type(error).__name__)
+            return CheckpointFailed(
+                step=step, reason=str(error) or type(error).__name__, is_of_storage=isinstance(error, OSError)
+            )

@@ -33,6 +33,7 @@ from engine.live.process.memory import is_out_of_memory
 from engine.live.process.settings import log_form
 from engine.pipeline.messages.addresses import DRIVER, Address, environment_address
 from engine.sinks.lines import LineKeeper
+from engine.spec.causes import PlatformCause
 from engine.spec.facts import FailureClass
 from engine.spec.job import JobSpec
 from engine.spec.logs.log_text import log_to
@@ -90,10 +91,13 @@ class EnvironmentActor:
     def _until_it_fails(self, loop: Callable[[], None]) -> None:
         try:
             loop()
-        except Exception as error:
+        except BaseException as error:
             log.exception("the environment has stopped")
-            failure_class: FailureClass = "memory" if is_out_of_memory(error) else "platform"
-            self._outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=f"{self._part}: {error!r}"))
+            self._fail("memory" if is_out_of_memory(error) else "platform", f"{self._part}: {error!r}")
+
+    def _fail(self, failure_class: FailureClass, message: str) -> None:
+        cause = PlatformCause.NO_SANDBOX if failure_class == "infrastructure" else None
+        self._outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=message, cause=cause))
 
     def _run(self) -> None:
         # Heavy imports run on this thread, not earlier.
@@ -107,11 +111,14 @@ class EnvironmentActor:
             self._assets.ensure("data")
         try:
             environment = make_environment(spec.environment, seed=spec.training.seed, data_folder=self._data_folder)
-        except (SandboxUnavailable, GraderError) as error:  # the environment's own faults are ValueErrors
-            self._outbox.put(DRIVER, BodyFailed(failure_class="infrastructure", message=str(error)))
+        except SandboxUnavailable as error:  # a ValueError, as are the spec's own faults
+            self._fail("infrastructure", str(error))
+            return
+        except GraderError as error:
+            self._fail(error.blame, str(error))
             return
         except ValueError as error:  # the spec requires something that this machine lacks
-            self._outbox.put(DRIVER, BodyFailed(failure_class="config", message=str(error)))
+            self._fail("config", str(error))
             return
         threads = TurnThreads(
             environment,

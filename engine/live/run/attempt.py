@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final, TypeVar
 
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
 
 from engine.live.assets.fetching import AssetRefused
 from engine.live.assets.job_assets import JobAssets
@@ -35,6 +35,7 @@ from engine.pipeline.effects import EnterPhase
 from engine.policy.placement import NoSandbox
 from engine.policy.recovery import Patience
 from engine.sinks.port import EventSink
+from engine.spec.causes import PlatformCause
 from engine.spec.control import ControlRequest, PoolTerms
 from engine.spec.facts import DriverStarted, FailureClass, RequestAcknowledged, RunFinished
 from engine.spec.job import JobSpec
@@ -96,10 +97,13 @@ class Attempt:
             self._sink.record(RequestAcknowledged(request_id=paused.request_id))
             finished = RunFinished(outcome="paused", message="Paused before the run started.", ledger=self._ledger)
         except Interrupted:
-            finished = self._make_failure("infrastructure", "the driver was interrupted (SIGTERM or SIGINT)")
-        except Exception as error:
+            message = "the driver was interrupted (SIGTERM or SIGINT)"
+            finished = self._make_failure(PlatformCause.DRIVER_STOPPED, message)
+        except BaseException as error:
             log.warning("attempt failed", exc_info=error)
-            finished = self._make_failure(_failure_class(error), str(error) or type(error).__name__)
+            finished = self._make_failure(
+                _find_cause(error) or _failure_class(error), str(error) or type(error).__name__
+            )
         if self._recorder is not None:
             self._recorder.flush()
         self._sink.record(finished)
@@ -165,7 +169,7 @@ class Attempt:
         def run_fetch() -> None:
             try:
                 result.set_result(fetch(is_given_up.is_set))
-            except Exception as error:  # noqa: BLE001 - raised by the caller's `result`
+            except BaseException as error:  # noqa: BLE001 - raised by the caller's `result`
                 result.set_exception(error)
 
         Thread(target=run_fetch, name="fetch", daemon=True).start()
@@ -181,9 +185,14 @@ class Attempt:
     def _ledger(self) -> dict[str, int]:
         return {} if self._recorder is None else self._recorder.ledger
 
-    def _make_failure(self, failure_class: FailureClass, message: str) -> RunFinished:
+    def _make_failure(self, why: PlatformCause | FailureClass, message: str) -> RunFinished:
+        cause = why if isinstance(why, PlatformCause) else None
         return RunFinished(
-            outcome="failed", failure_class=failure_class, message=printable(message), ledger=self._ledger
+            outcome="failed",
+            failure_class="infrastructure" if isinstance(why, PlatformCause) else why,
+            cause=cause,
+            message=printable(message),
+            ledger=self._ledger,
         )
 
 
@@ -195,7 +204,24 @@ def _unless(is_given_up: Callable[[], bool]) -> Callable[[], None]:
     return check
 
 
-def _failure_class(error: Exception) -> FailureClass:
+def _find_cause(error: BaseException) -> PlatformCause | None:
+    """None: not one of the platform's named causes. An actor that died or raised is a symptom."""
+    match error:
+        case NoSandbox():
+            return PlatformCause.NO_SANDBOX
+        case _ if is_out_of_memory(error):
+            return None
+        case RayActorError() | RayTaskError() | WorkerCrashedError():
+            return None
+        case RayError():
+            return PlatformCause.RAY_LOST
+        case ConnectionError() | AssetRefused():
+            return PlatformCause.UNREACHABLE
+        case _:
+            return None
+
+
+def _failure_class(error: BaseException) -> FailureClass:
     match error:
         case OutOfTime():
             return "timeout"
@@ -207,7 +233,5 @@ def _failure_class(error: Exception) -> FailureClass:
             return "config"
         case _ if is_out_of_memory(error):
             return "memory"
-        case RayError() | ConnectionError() | AssetRefused() | NoSandbox():
-            return "infrastructure"
         case _:
             return "platform"

@@ -210,11 +210,12 @@ class Supervisor:
                 self._kills.record(str(address), message)
             case ProcessNamed():
                 self._starved.introduce(address, incarnation, message)
-            # A new actor would fail the same way.
-            case BodyFailed(failure_class="config" | "memory" | "data" | "infrastructure" as failure_class):
-                self._deliver(DRIVER, RunBroken(failure_class=failure_class, message=message.message))
-            case BodyFailed():
+            case BodyFailed(failure_class="platform"):
                 self._on_lost(address, incarnation, message.message)
+            case BodyFailed():
+                failure_class, cause = message.failure_class, message.cause
+                broken = RunBroken(failure_class=failure_class, message=message.message, cause=cause)
+                self._deliver(DRIVER, broken)
             case _:
                 if isinstance(message, ReplicaReported):
                     self._recorder.on_load(message)
@@ -288,6 +289,7 @@ class Supervisor:
         return RunFinished(
             outcome=end.outcome,
             failure_class=end.failure_class,
+            cause=end.cause,
             message=printable(end.message),
             ledger=self._recorder.ledger,
         )

@@ -73,6 +73,7 @@ from engine.policy.awake import AwakeTime
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.recovery import grader_is_broken
 from engine.policy.sampling import oldest_first
+from engine.spec.causes import PlatformCause
 
 # After a recovery data listens first: every replica syncs at least once in this time.
 LISTEN_S: Final = 3.0
@@ -206,7 +207,8 @@ class DataBrain:
         if not grader_is_broken(num_failed_groups=failed, num_ended_groups=ended):
             return []
         message = f"{failed} of {ended} groups could not be graded; the last error: {reason}"
-        return [_report(RunBroken(failure_class=blame, message=message))]
+        cause = PlatformCause.NO_SANDBOX if blame == "infrastructure" else None
+        return [_report(RunBroken(failure_class=blame, message=message, cause=cause))]
 
     def _loosen(self, missing: WeightsId) -> None:
         for evaluation in self._state.evaluations:

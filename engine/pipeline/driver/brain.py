@@ -126,7 +126,8 @@ class DriverBrain:
             case PartLost():
                 return [effect for environment in self._environments for effect in environment.on_lost(message, now)]
             case RunBroken():
-                return [EndRun(outcome="failed", failure_class=message.failure_class, message=message.message)]
+                failure_class, cause = message.failure_class, message.cause
+                return [EndRun(outcome="failed", failure_class=failure_class, message=message.message, cause=cause)]
             case PartStarted() | PartFinished():
                 self._end.on_report(message)
                 return [EndRun(outcome="succeeded")] if self._end.is_reached else []

@@ -88,7 +88,7 @@ class Stillness:
         if now - self._moved_at <= limit_s:
             return []
         message = f"no progress for {limit_s:.0f} s: no token, no step, no evaluation"
-        return [EndRun(outcome="failed", failure_class="infrastructure", message=message)]
+        return [EndRun(outcome="failed", failure_class="platform", message=message)]
 
     @property
     def _samples_are_open(self) -> bool:

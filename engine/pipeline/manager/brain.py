@@ -10,7 +10,8 @@ Invariants:
 - time in which the manager itself did not run (frozen, busy), or in which a part waited for a core, is not the part's
   silence;
 - a resize is reported complete only when every leaving replica has left;
-- the run fails, with a reason, when a kind of part is gone and will not come back.
+- the run fails, with a reason, when a kind of part is gone and will not come back: as `infrastructure` only if hosts
+  were lost each time, for a model or a prompt may crash every replica.
 """
 
 # Over budget: every decision here reads or changes the state of each part; places are decided elsewhere.
@@ -49,6 +50,7 @@ from engine.policy.recovery import (
     describe_recovery,
 )
 from engine.policy.silence import Silence
+from engine.spec.causes import PlatformCause
 
 RESEND_AFTER_S: Final = 2.0
 NEVER_BEGUN: Final = -1
@@ -74,6 +76,8 @@ class Watch:
     is_given_up: bool = False
     told_at: float = 0.0
     lost_at: list[float] = field(default_factory=list)
+    num_lost_with_host: int = 0
+    """The losses whose cause is known: the host was lost."""
     leaves_by: float | None = None
     has_left: bool = False
 
@@ -172,6 +176,7 @@ class ManagerBrain:
         if watch is None or incarnation != watch.incarnation or not watch.is_watched:
             return []
         watch.lost_at.append(now)
+        watch.num_lost_with_host += reason == HOST_IS_GONE
         effects: list[Effect] = [EndPart(part=part, incarnation=incarnation), *self._notify_data(part, incarnation)]
         decision = after_loss(watch.lost_at, now)
         if watch.leaves_by is not None:
@@ -188,8 +193,14 @@ class ManagerBrain:
         effects.append(Send(to=DRIVER, message=FaultReported(component=str(part), message=reason, action=action)))
         if self._is_beyond_help():
             message = f"every {part.kind} was lost and not replaced; the last error: {reason}"
-            effects.append(Send(to=DRIVER, message=RunBroken(failure_class="infrastructure", message=message)))
+            effects.append(Send(to=DRIVER, message=self._make_broken(part.kind, message)))
         return [*effects, *self._approach_size(now), *self._start_due(now)]
+
+    def _make_broken(self, kind: str, message: str) -> RunBroken:
+        lost = [watch for part, watch in self._watches.items() if part.kind == kind and watch.is_given_up]
+        if lost and all(watch.num_lost_with_host == len(watch.lost_at) for watch in lost):
+            return RunBroken(failure_class="infrastructure", message=message, cause=PlatformCause.NODE_LOST)
+        return RunBroken(failure_class="platform", message=message)
 
     def _is_beyond_help(self) -> bool:
         gone: set[PartKind] = set()

@@ -12,6 +12,7 @@ from engine.pipeline.messages.to_manager import PartLost, PartReported, PartStar
 from engine.pipeline.packed import Floats
 from engine.pipeline.records import Trajectory
 from engine.policy.lineage import WeightsId
+from engine.spec.causes import PlatformCause, check_cause
 from engine.spec.facts import End, FailureClass
 
 NO_LOGPROBS: Final = Floats()
@@ -204,6 +205,10 @@ class RunBroken:
 
     failure_class: FailureClass
     message: str
+    cause: PlatformCause | None = None
+
+    def __post_init__(self) -> None:
+        check_cause(self.failure_class, self.cause)
 
 
 # ── from the body that it shares with the manager, and from outside ───────────────────────────────────────────────

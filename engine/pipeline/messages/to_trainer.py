@@ -85,6 +85,8 @@ class CheckpointFailed:
 
     step: int
     reason: str
+    is_of_storage: bool = False
+    """The disk or the store refused it."""
 
 
 ToTrainer = (

@@ -49,6 +49,7 @@ from engine.pipeline.trainer.choice import Choice
 from engine.pipeline.trainer.metrics import StepTiming, batch_series
 from engine.pipeline.trainer.offers import Offers
 from engine.policy.lineage import WeightsId
+from engine.spec.causes import PlatformCause
 
 RESEND_AFTER_S: Final = 2.0
 
@@ -181,7 +182,11 @@ class TrainerBrain:
     def _on_write_failed(self, message: CheckpointFailed) -> list[Effect]:
         if message.step == self._plan.steps:
             reason = f"the last checkpoint could not be written: {message.reason}"
-            return [_report(RunBroken(failure_class="infrastructure", message=reason))]
+            if message.is_of_storage:
+                broken = RunBroken(failure_class="infrastructure", message=reason, cause=PlatformCause.STORAGE)
+            else:
+                broken = RunBroken(failure_class="platform", message=reason)
+            return [_report(broken)]
         fault = FaultReported(
             component="trainer",
             message=f"checkpoint of step {message.step} failed: {message.reason}",

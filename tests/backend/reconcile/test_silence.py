@@ -107,7 +107,8 @@ class TestSilence:
 
     def test_driver_that_gave_up_is_replaced(self, world: World) -> None:
         world.run()
-        body = {"type": "run_finished", "outcome": "failed", "failure_class": "infrastructure", "message": "node lost"}
+        failure = {"failure_class": "infrastructure", "cause": "node_lost", "message": "node lost"}
+        body = {"type": "run_finished", "outcome": "failed"} | failure
         batch = FactBatch.model_validate(
             {"attempt": 1, "fence": 1, "facts": [{"seq": 1, "at": world.now, "body": body}]}
         )

@@ -175,7 +175,9 @@ class TestTheWayOfAJob:
         assert (job.state, job.failure_class, job.message) == ("failed", "config", "no such model")
 
     def test_infrastructure_failure_waits_for_another_attempt(self, driver: Driver, job: Job) -> None:
-        driver.say(READY, {"type": "run_finished", "outcome": "failed", "failure_class": "infrastructure"})
+        driver.say(
+            READY, {"type": "run_finished", "outcome": "failed", "failure_class": "infrastructure", "cause": "ray_lost"}
+        )
         job.refresh_from_db()
         assert job.state == "recovering" and job.attempts.get().ended_at is not None
         assert job.reservations.filter(released_at=None).exists()

@@ -3,7 +3,7 @@
 import csv
 from datetime import UTC, datetime, timedelta
 from io import StringIO
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -21,7 +21,9 @@ from backend.usage.report import GroupBy, usage_of, usage_of_job
 from backend.usage.selectors import gpu_seconds_of
 from backend.usage.services import settle_reservations
 from backend.usage.split import Kinds
+from engine.spec.causes import PlatformCause
 from engine.spec.control import FactBatch
+from engine.spec.facts import FailureClass
 from tests.backend.checkpoint_addresses import checkpoint_address
 from tests.backend.conftest import Api
 
@@ -100,7 +102,7 @@ def test_work_lost_after_checkpoint_is_fault_and_credited(live: Life, team: Team
     live.starts(0)
     live.says(10, READY)
     live.saves(40, 5)
-    live.finishes(60, "failed", failure_class="infrastructure", message="a node went away")
+    live.finishes(60, "failed", failure_class="infrastructure", cause="node_lost", message="a node went away")
     live.job.refresh_from_db()
     assert live.job.state == JobState.RECOVERING
     begin_attempt(locked_job(live.job.pk), now=live.at(70))
@@ -113,14 +115,20 @@ def test_work_lost_after_checkpoint_is_fault_and_credited(live: Life, team: Team
     assert spent == 3 * (100 - 40), "a budget is not charged for the platform's faults"
 
 
-@pytest.mark.parametrize(
-    ("failure_class", "credited"), [("config", 0), ("platform", 50), ("reward", 0), ("user_code", 0)]
-)
-def test_only_the_platforms_faults_are_credited(live: Life, failure_class: str, credited: int) -> None:
+@pytest.mark.parametrize("failure_class", sorted({*get_args(FailureClass)} - {"timeout", "budget"}))
+def test_failure_without_named_cause_is_not_credited(live: Life, failure_class: str) -> None:
     live.starts(0)
     live.says(10, READY)
-    live.finishes(50, "failed", failure_class=failure_class, message="it broke")
-    assert per_device(live.kinds) == Kinds(fault=50, credited=credited)
+    live.finishes(50, "failed", failure_class=failure_class, message="every rollout was lost and not replaced")
+    assert live.kinds.credited == 0 and per_device(live.kinds).fault >= 50
+
+
+@pytest.mark.parametrize("cause", PlatformCause)
+def test_named_cause_of_the_platform_is_credited(live: Life, cause: PlatformCause) -> None:
+    live.starts(0)
+    live.says(10, READY)
+    live.finishes(50, "failed", failure_class="infrastructure", cause=cause.value, message="it broke")
+    assert live.kinds.credited == live.kinds.fault and per_device(live.kinds).fault >= 50
 
 
 def test_samples_too_old_to_be_trained_on_take_their_share(live: Life) -> None:
@@ -166,9 +174,9 @@ def test_released_replica_is_settled_after_its_attempt_ends(live: Life) -> None:
     live.says(10, READY)
     Reservation.objects.filter(job=live.job, role="rollout").update(released_at=live.at(50))
     assert settle_reservations() == 0
-    live.finishes(100, "failed", failure_class="platform", message="gone")
+    live.finishes(100, "failed", failure_class="user_code", message="gone")
     assert settle_reservations() == 2
-    assert live.kinds.fault == live.kinds.credited == (100 + 2 * 50) * SECOND
+    assert live.kinds.fault == (100 + 2 * 50) * SECOND
 
 
 def test_every_grouping_has_the_same_total_and_right_labels(

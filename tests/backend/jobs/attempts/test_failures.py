@@ -164,14 +164,25 @@ def test_attempt_shows_its_evidence(api: Api, job: Job, attempt: JobAttempt, now
     assert row["failure_class"] == "user_code" and "keeps crashing" in row["evidence"]["exit_reason"]
 
 
-@pytest.mark.parametrize(
-    "failure_class", ["user_code", "reward", "config", "data", "memory", "platform", "timeout", "budget"]
-)
+@pytest.mark.parametrize("failure_class", ["user_code", "reward", "config", "data", "memory", "timeout", "budget"])
 def test_own_failure_is_not_retried(job: Job, attempt: JobAttempt, now: datetime, failure_class: str) -> None:
     say(attempt, {**FAILED, "failure_class": failure_class}, now=now)
     job.refresh_from_db()
     assert (job.state, job.failure_class) == ("failed", failure_class)
     assert not next_try(job, failure_class).is_left and failure_class in ADVICE
+
+
+@pytest.mark.parametrize("reported", [{"failure_class": "platform"}, {"failure_class": "infrastructure"}, {}])
+def test_unknown_cause_is_tried_once_more(
+    job: Job, attempt: JobAttempt, now: datetime, reported: dict[str, str]
+) -> None:
+    body = {"type": "run_finished", "outcome": "failed", "message": "no progress for 600 s"} | reported
+    say(attempt, body, now=now)
+    job.refresh_from_db()
+    attempt.refresh_from_db()
+    assert (job.state, attempt.failure_class) == ("recovering", "platform")
+    following = next_try(job, "platform")
+    assert (following.is_left, following.tried, following.tries) == (True, 1, 2) and "billed" in ADVICE["platform"]
 
 
 def test_tries_count_per_class_since_last_checkpoint(job: Job, attempt: JobAttempt) -> None:

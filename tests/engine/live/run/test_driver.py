@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engine.spec.causes import PlatformCause
 from engine.spec.control import AttemptOrder, FactBatch
 from engine.spec.fact_segments import SPOOL_FOLDER, segment_name
 from engine.spec.facts import CheckpointSaved, Fact, RunFinished, StepTrained
@@ -192,7 +193,7 @@ def test_interrupted_driver_reports_it_in_its_last_fact(
     assert process.returncode == 1
     last = ingest.facts[-1].body
     assert isinstance(last, RunFinished)
-    assert (last.outcome, last.failure_class) == ("failed", "infrastructure"), last.message
+    assert (last.failure_class, last.cause) == ("infrastructure", PlatformCause.DRIVER_STOPPED), last.message
 
 
 @pytest.mark.long

@@ -22,6 +22,7 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress, Failure
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS, schedule_for
+from engine.spec.causes import PlatformCause
 from engine.spec.job import ScheduleSpec
 from tests.engine.pipeline.brain_builders import PLAN, DataWithDisk, answers, granted, holding, keys_of, of, to_replica
 
@@ -266,7 +267,7 @@ def test_a_grader_that_fails_on_most_groups_breaks_the_run() -> None:
     assert broken and broken[0].failure_class == "reward" and "no sandbox" in broken[0].message
 
 
-@pytest.mark.parametrize("blame", ["user_code", "reward", "infrastructure"])
+@pytest.mark.parametrize("blame", ["user_code", "reward", "infrastructure", "platform"])
 def test_ungraded_run_fails_with_the_class_of_the_failures(blame: Blame) -> None:
     data = DataWithDisk(replace(PLAN, max_batch=80)).past_the_evaluation()
     broken: list[RunBroken] = []
@@ -275,6 +276,7 @@ def test_ungraded_run_fails_with_the_class_of_the_failures(blame: Blame) -> None
         blamed = [replace(each, failure=Failure(kind="error", reason="the input", blame=blame)) for each in failed]
         broken += of(data.sync(wants=0, finished=tuple(blamed)), RunBroken)
     assert broken and broken[0].failure_class == blame and broken[0].message.endswith("the input")
+    assert broken[0].cause == (PlatformCause.NO_SANDBOX if blame == "infrastructure" else None)
 
 
 def finished_training(plan: Plan = PLAN) -> DataWithDisk:

@@ -328,7 +328,7 @@ def test_stalled_run_fails() -> None:
     driver.send(*LOADED)
     assert driver.wait(LIMIT_S) == []
     [end] = driver.wait(1)
-    assert isinstance(end, EndRun) and (end.outcome, end.failure_class) == ("failed", "infrastructure")
+    assert isinstance(end, EndRun) and (end.outcome, end.failure_class) == ("failed", "platform")
     assert "no progress for 50 s" in end.message
 
 

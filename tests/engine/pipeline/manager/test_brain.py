@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
-from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.manager.brain import HOST_IS_GONE, ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_address, rollout_address
 from engine.pipeline.messages.message import Tick
@@ -25,6 +25,7 @@ from engine.pipeline.messages.to_rollout import LeaveRequested
 from engine.policy.lineage import WeightsId
 from engine.policy.progress import Piece
 from engine.policy.schedule import PRESETS
+from engine.spec.causes import PlatformCause
 from tests.engine.pipeline.brain_builders import PLAN, of
 
 FIRST, SECOND, THIRD = map(rollout_address, range(3))
@@ -64,16 +65,16 @@ def until(brain: ManagerBrain, now: float, *, since: float, beats: Iterable[Part
     return done
 
 
-def lost(part: Address = FIRST, incarnation: int = 0) -> PartLost:
-    return PartLost(part=part, incarnation=incarnation, reason="killed")
+def lost(part: Address = FIRST, incarnation: int = 0, reason: str = "killed") -> PartLost:
+    return PartLost(part=part, incarnation=incarnation, reason=reason)
 
 
-def after_six_losses(brain: ManagerBrain, part: Address) -> list[Effect]:
+def after_six_losses(brain: ManagerBrain, part: Address, *, reason: str = "killed") -> list[Effect]:
     """All effects of the manager, with every successor dying at once."""
     done: list[Effect] = []
     now = 0.0
     for incarnation in range(6):
-        done += brain.handle(lost(part, incarnation), now)
+        done += brain.handle(lost(part, incarnation, reason), now)
         for _ in range(20):
             now += 1.0
             done += brain.handle(Tick(), now)
@@ -198,7 +199,14 @@ def test_run_fails_when_a_kind_of_part_is_given_up() -> None:
     for part, others in ((FIRST, {}), (DATA, {FIRST: 0}), (TRAINER, {FIRST: 0})):
         done = after_six_losses(ManagerBrain(incarnations={part: 0, **others}, now=0.0), part)
         broken = of(done, RunBroken)[0]
-        assert broken.failure_class == "infrastructure" and "was lost and not replaced" in broken.message
+        assert (broken.failure_class, broken.cause) == ("platform", None)
+        assert "was lost and not replaced" in broken.message
+
+
+def test_run_whose_hosts_were_lost_each_time_names_that_cause() -> None:
+    done = after_six_losses(ManagerBrain(incarnations={FIRST: 0}, now=0.0), FIRST, reason=HOST_IS_GONE)
+    broken = of(done, RunBroken)[0]
+    assert (broken.failure_class, broken.cause) == ("infrastructure", PlatformCause.NODE_LOST)
 
 
 # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────────────

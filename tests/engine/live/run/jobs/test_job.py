@@ -185,7 +185,7 @@ def test_logs_of_each_part_are_reported_before_the_end(laminar: Trained) -> None
 def test_run_in_which_nothing_moves_fails(tmp_path: Path, processes_of: ProcessesOf) -> None:
     sink = WatchingSink(1, lambda: processes_of("DataActor")[0].send_signal(signal.SIGSTOP))
     finished = run(spec(steps=200, rollout=ALONE), tmp_path, sink, patience=Patience(nothing_moves_s=3.0))
-    assert (finished.outcome, finished.failure_class) == ("failed", "infrastructure")
+    assert (finished.outcome, finished.failure_class) == ("failed", "platform")
     assert "no progress for" in finished.message
     assert sink.of(StepTrained)
 
