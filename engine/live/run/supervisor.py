@@ -211,7 +211,7 @@ class Supervisor:
             case ProcessNamed():
                 self._starved.introduce(address, incarnation, message)
             case BodyFailed(failure_class="platform"):
-                self._on_lost(address, incarnation, message.message)
+                self._on_lost(address, incarnation, message.message, has_failed=True)
             case BodyFailed():
                 failure_class, cause = message.failure_class, message.cause
                 broken = RunBroken(failure_class=failure_class, message=message.message, cause=cause)
@@ -232,11 +232,12 @@ class Supervisor:
         else:
             self._on_lost(address, incarnation, _reason(error))
 
-    def _on_lost(self, address: Address, incarnation: int, reason: str) -> None:
+    def _on_lost(self, address: Address, incarnation: int, reason: str, *, has_failed: bool = False) -> None:
         self._forget_load(address)
         self._look_at_hosts()  # its host may be gone too
         watched_by = DRIVER if address.kind == "environment" else MANAGER
-        self._deliver(watched_by, PartLost(part=address, incarnation=incarnation, reason=reason))
+        lost = PartLost(part=address, incarnation=incarnation, reason=reason, has_failed=has_failed)
+        self._deliver(watched_by, lost)
 
     # ── the brains' body ──────────────────────────────────────────────────────────────────────────────────────────
 

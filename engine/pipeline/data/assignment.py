@@ -28,6 +28,7 @@ from engine.pipeline.data.prompts import PromptPool
 from engine.pipeline.data.state import DataState
 from engine.pipeline.effects import Send
 from engine.pipeline.messages.to_data import ReplicaSynced
+from engine.pipeline.plan import MAX_OWNERS
 from engine.pipeline.records import GroupKey, HandOver, HeldGroup
 from engine.policy.lineage import WeightsId
 
@@ -75,6 +76,13 @@ class Assignment:
             replica.take_room(promised)
         if replica.is_leaving:
             self._release_leaving(replica, now)
+
+    def failed_with(self, owner: Owner) -> list[GroupKey]:
+        """Notes that this replica failed at its work. Returns the groups that were in hand at `MAX_OWNERS` failures."""
+        suspects = [group for book in self._state.books() for group in book.owned_by(owner) if group.is_suspect]
+        for group in suspects:
+            group.num_failed_owners += 1
+        return [group.key for group in suspects if group.num_failed_owners >= MAX_OWNERS]
 
     def lose(self, owner: Owner) -> None:
         self.moves.lose(owner)

@@ -9,6 +9,7 @@ Invariants:
 - every acknowledgement, and each step's batch, survives a crash of this process (`commit`, `journal`);
 - time in which this process did not run (frozen, busy) times out no sample;
 - the schedule bounds the open groups, so the buffer cannot grow without end;
+- a prompt that was in hand when replicas failed twice is excluded: it ends as failed, by the user's code;
 - no evaluation holds up training: a place that no waiting evaluation prompt takes goes to training prompts.
 """
 
@@ -135,7 +136,7 @@ class DataBrain:
             case ReplicaSynced():
                 effects += self._on_synced(message, now)
             case ReplicaGone():
-                self._assignment.lose((message.replica, message.incarnation))
+                effects += self._on_gone(message)
             case RepackPlanned():
                 self._assignment.moves.plan(message.moves, now)
             case BatchWanted():
@@ -209,6 +210,18 @@ class DataBrain:
         message = f"{failed} of {ended} groups could not be graded; the last error: {reason}"
         cause = PlatformCause.NO_SANDBOX if blame == "infrastructure" else None
         return [_report(RunBroken(failure_class=blame, message=message, cause=cause))]
+
+    def _on_gone(self, message: ReplicaGone) -> list[Effect]:
+        owner = (message.replica, message.incarnation)
+        excluded = self._assignment.failed_with(owner) if message.has_failed else []
+        self._assignment.lose(owner)
+        effects: list[Effect] = []
+        for key in excluded:
+            reason = f"{MAX_OWNERS} replicas failed with the prompt of {key} in hand, before a token of an answer"
+            self._record(GroupGivenUp(key=key, reason=reason))
+            effects.append(_report(FaultReported(component="data", message=reason, action="the prompt is excluded")))
+            effects += self._judge_grader(reason, "user_code")
+        return effects
 
     def _loosen(self, missing: WeightsId) -> None:
         for evaluation in self._state.evaluations:

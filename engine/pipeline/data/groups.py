@@ -46,6 +46,9 @@ class OpenGroup:
     """The owner that did not finish it in time."""
     source: Owner | None = None
     """The replica from which it was moved, where it may run until the order arrives."""
+    size_granted: tuple[int, int] = (0, 0)
+    num_failed_owners: int = 0
+    """The owners that failed at their work before the group had grown in their hands."""
     is_begun: bool = False
     """The owner has confirmed that it holds the group."""
     progress: dict[int, Account] = field(default_factory=dict)
@@ -64,11 +67,20 @@ class OpenGroup:
         is_hopeless = num_finished + len(self.missing) < self.num_least
         return num_finished >= self.num_needed or is_hopeless or not self.missing
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Ended samples, and tokens of the others."""
+        return len(self.taken), sum(account.num_tokens for account in self.progress.values())
+
+    @property
+    def is_suspect(self) -> bool:
+        """The owner held it without a sign that its prompt can be answered."""
+        return self.is_begun and self.size == self.size_granted
+
     def note_growth(self, now: float) -> None:
         """Notes whether the group has grown since the last check: a slow sample is not a hung one."""
-        size = len(self.taken), sum(account.num_tokens for account in self.progress.values())
-        if size != self.size_seen:
-            self.size_seen, self.moved_at = size, now
+        if self.size != self.size_seen:
+            self.size_seen, self.moved_at = self.size, now
 
     def task(self, samples: Iterable[int] | None = None, *, is_handed_over: bool = False) -> GroupTask:
         wanted = sorted(self.missing if samples is None else samples)
@@ -158,7 +170,7 @@ class GroupBook:
         assert lease >= group.lease, f"{group.key}: lease {lease} after {group.lease}"
         self._leave(group)
         group.owner, group.lease, group.granted_at, group.moved_at = owner, lease, now, now
-        group.source, group.is_begun = None, False
+        group.source, group.is_begun, group.size_granted = None, False, group.size
         self._owned.setdefault(owner, {})[group.key] = group
 
     def give_back(self, groups: Iterable[OpenGroup]) -> None:

@@ -132,7 +132,9 @@ class ManagerBrain:
                 self._excuse(message, now)
                 return []
             case PartLost():
-                return self._on_lost(message.part, message.incarnation, message.reason, now)
+                return self._on_lost(
+                    message.part, message.incarnation, message.reason, now, has_failed=message.has_failed
+                )
             case WeightsUpdated():
                 return [] if self._repacker is None else self._repacker.on_updated(message.weights, now)
             case LeaveOrdered():
@@ -171,13 +173,16 @@ class ManagerBrain:
 
     # ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_lost(self, part: Address, incarnation: int, reason: str, now: float) -> list[Effect]:
+    def _on_lost(
+        self, part: Address, incarnation: int, reason: str, now: float, *, has_failed: bool = False
+    ) -> list[Effect]:
         watch = self._watches.get(part)
         if watch is None or incarnation != watch.incarnation or not watch.is_watched:
             return []
         watch.lost_at.append(now)
         watch.num_lost_with_host += reason == HOST_IS_GONE
-        effects: list[Effect] = [EndPart(part=part, incarnation=incarnation), *self._notify_data(part, incarnation)]
+        notice = self._notify_data(part, incarnation, has_failed=has_failed)
+        effects: list[Effect] = [EndPart(part=part, incarnation=incarnation), *notice]
         decision = after_loss(watch.lost_at, now)
         if watch.leaves_by is not None:
             watch.has_left = True
@@ -209,12 +214,13 @@ class ManagerBrain:
             (gone if watch.is_given_up or watch.has_left else left).add(_kind_of(part))
         return breaks_the_run(gone, left)
 
-    def _notify_data(self, part: Address, incarnation: int) -> list[Effect]:
+    def _notify_data(self, part: Address, incarnation: int, *, has_failed: bool = False) -> list[Effect]:
         if part.kind != "rollout":
             return []
         if self._repacker is not None:
             self._repacker.forget(part.number)
-        return [Send(to=DATA, message=ReplicaGone(replica=part.number, incarnation=incarnation))]
+        gone = ReplicaGone(replica=part.number, incarnation=incarnation, has_failed=has_failed)
+        return [Send(to=DATA, message=gone)]
 
     def _on_hosts_observed(self, message: HostsObserved, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -227,20 +233,25 @@ class ManagerBrain:
         effects: list[Effect] = []
         for part, watch in list(self._watches.items()):  # a loss may add a relay
             effects += self._resend(part, watch, now)
-            reason = self._find_silence(watch, now) if watch.is_watched else None
-            if reason is not None:
-                effects += self._on_lost(part, watch.incarnation, reason, now)
+            if not watch.is_watched:
+                continue
+            if silence := self._find_silence(watch, now):
+                effects += self._on_lost(part, watch.incarnation, silence, now)
+            elif standstill := self._find_standstill(watch, now):
+                effects += self._on_lost(part, watch.incarnation, standstill, now, has_failed=True)
         if self._repacker is not None:
             effects += self._repacker.on_tick(now)
         return [*effects, *self._start_due(now), *self._placing.announce(now)]
 
-    def _find_silence(self, watch: Watch, now: float) -> str | None:
-        silent_s, still_s = watch.silence.lasts_s(now), watch.standstill.lasts_s(now)
-        if silent_s > self._patience.silence_s(has_spoken=watch.has_spoken):
-            return f"no heartbeat for {silent_s:.0f} s"
-        if watch.has_spoken and still_s > self._patience.standstill_s(watch.piece):
-            return f"no progress for {still_s:.0f} s, in: {watch.piece.what}"
-        return None
+    def _find_silence(self, watch: Watch, now: float) -> str:
+        silent_s = watch.silence.lasts_s(now)
+        is_silent = silent_s > self._patience.silence_s(has_spoken=watch.has_spoken)
+        return f"no heartbeat for {silent_s:.0f} s" if is_silent else ""
+
+    def _find_standstill(self, watch: Watch, now: float) -> str:
+        still_s = watch.standstill.lasts_s(now)
+        is_still = watch.has_spoken and still_s > self._patience.standstill_s(watch.piece)
+        return f"no progress for {still_s:.0f} s, in: {watch.piece.what}" if is_still else ""
 
     def _resend(self, part: Address, watch: Watch, now: float) -> list[Effect]:
         """Repeats a replica's loss to data until its successor reports, and the request to leave to the replica."""

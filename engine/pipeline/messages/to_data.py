@@ -52,6 +52,8 @@ class ProgressStreamed:
 class ReplicaGone:
     replica: int
     incarnation: int
+    has_failed: bool = False
+    """Its own program raised or hung at its work; False: its process or its host was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,8 @@ class PartLost:
     part: Address
     incarnation: int
     reason: str
+    has_failed: bool = False
+    """Its program raised at its work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

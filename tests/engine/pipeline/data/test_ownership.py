@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from engine.pipeline.messages.to_data import ProgressStreamed, ReplicaGone
-from engine.pipeline.messages.to_driver import FaultReported
+from engine.pipeline.messages.to_driver import FaultReported, RunBroken
 from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.records import GroupTask
 from engine.policy.lineage import WeightsId
@@ -29,6 +29,46 @@ def test_only_unfinished_samples_of_a_lost_replica_are_regranted() -> None:
     data.handle(ReplicaGone(replica=0, incarnation=0))
     task = granted(data.sync(1, wants=4))[0]
     assert (task.key, task.samples) == (first.key, (1,))
+
+
+def lose_twice(data: DataWithDisk, *, has_failed: bool, grows: bool = False) -> list[FaultReported]:
+    """The faults reported when two replicas in turn are lost with the same two groups in hand."""
+    for replica in (0, 1):
+        tasks = granted(data.sync(replica, wants=4))
+        finished = answers(tasks[:1])[:1] if grows and replica == 1 else ()
+        data.sync(replica, wants=0, groups=holding(tasks), finished=finished)
+        effects = data.handle(ReplicaGone(replica=replica, incarnation=0, has_failed=has_failed))
+    return of(effects, FaultReported)
+
+
+def test_prompt_in_hand_at_two_failures_is_excluded() -> None:
+    data = DataWithDisk().past_the_evaluation()
+    faults = lose_twice(data, has_failed=True)
+    assert len(faults) == 2 and all("2 replicas failed with the prompt" in fault.message for fault in faults)
+    assert data.counts["failed"] == 4, "each sample ends once"
+    assert not {task.key.ordinal for task in granted(data.sync(2, wants=4))} & {0, 1}
+
+
+def test_prompt_is_not_excluded_for_lost_processes_or_hosts() -> None:
+    data = DataWithDisk().past_the_evaluation()
+    assert lose_twice(data, has_failed=False) == []
+    assert data.counts["failed"] == 0
+
+
+def test_prompt_with_a_finished_sample_is_not_excluded() -> None:
+    data = DataWithDisk().past_the_evaluation()
+    assert len(lose_twice(data, has_failed=True, grows=True)) == 1
+    assert data.counts["failed"] == 2
+
+
+def test_run_whose_prompts_fail_replicas_ends_as_user_code() -> None:
+    data = DataWithDisk(replace(PLAN, max_batch=80)).past_the_evaluation()
+    broken: list[RunBroken] = []
+    for replica in range(20):
+        tasks = granted(data.sync(replica, wants=80))
+        data.sync(replica, wants=0, groups=holding(tasks))
+        broken += of(data.handle(ReplicaGone(replica=replica, incarnation=0, has_failed=True)), RunBroken)
+    assert [each.failure_class for each in broken[:1]] == ["user_code"] and "with the prompt of" in broken[0].message
 
 
 def test_a_successor_implies_that_its_predecessor_is_gone() -> None:

@@ -180,6 +180,12 @@ def test_heartbeat_of_a_dead_incarnation_is_ignored() -> None:
     assert of(until(brain, 23.0, since=2.0, beats=[dead]), EndPart) == [EndPart(part=FIRST, incarnation=1)]
 
 
+def test_data_learns_whether_a_replica_failed_at_its_work() -> None:
+    failed = replace(lost(), has_failed=True)
+    assert [gone.has_failed for gone in of(manager().handle(failed, 5.0), ReplicaGone)] == [True]
+    assert [gone.has_failed for gone in of(manager().handle(lost(), 5.0), ReplicaGone)] == [False]
+
+
 def test_loss_is_repeated_to_data_until_the_successor_reports() -> None:
     brain = manager()
     brain.handle(lost(), 5.0)
