@@ -9,16 +9,20 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from typing import Final
-
-from engine.models.tokenizer import Tokenizer
+from typing import Final, Protocol
 
 _PARTIAL: Final = "�"  # the decoding of bytes that are no complete character yet
 _MAX_PENDING: Final = 16  # so many tokens without a complete character are not parts of one
 
 
+class Decoder(Protocol):
+    def following(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of `ids` after `before`. Never raises for tokens of the model."""
+        ...
+
+
 class StopWatcher:
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Decoder, stop: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
         self._reach = max(map(len, stop)) - 1
@@ -29,8 +33,7 @@ class StopWatcher:
     def completes(self, token: int) -> bool:
         """True if this token, the next of the answer, completes a stop string."""
         self._pending.append(token)
-        known = self._tokenizer.decode(self._before)
-        text = self._tail + self._tokenizer.decode(self._before + self._pending)[len(known) :]
+        text = self._tail + self._tokenizer.following(self._before, self._pending)
         if not text.endswith(_PARTIAL) or len(self._pending) >= _MAX_PENDING:
             self._tail = text[-self._reach :] if self._reach else ""
             self._before, self._pending = self._pending, []

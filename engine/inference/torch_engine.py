@@ -40,7 +40,7 @@ from engine.inference.rows.banded import BandedRows
 from engine.inference.rows.paged import PagedRows
 from engine.inference.rows.port import Decoded, DecodeRows
 from engine.inference.scheduler import ComputedBlocks, LiveSequence, Plan, RowMove, Scheduler
-from engine.inference.stop import StopWatcher
+from engine.inference.stop import Decoder, StopWatcher
 from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.process.progress import working
@@ -63,9 +63,11 @@ class TorchRolloutEngine:
         prefill_tokens: int = PREFILL_TOKENS,
         layout: Literal["window", "paged"] | None = None,
         begins_empty: bool = False,
+        tokenizer: Decoder | None = None,
     ) -> None:
         """`version`: of the folder's weights; with `begins_empty` they are not read. `kv_tokens`: size of the cache,
-        allocated at once; 0: room for `max_batch` of the longest, allocated as needed. `layout`: None: the device's."""
+        allocated at once; 0: room for `max_batch` of the longest, allocated as needed. `layout`: None: the device's.
+        `tokenizer`: for stop strings; None: the folder's, in this process."""
         config, is_on_cpu = read_config(model_folder), torch.device(device).type == "cpu"
         products = products_for(config) if is_on_cpu else None
         config = config if products is None else replace(config, dtype=products.dtype)  # the cache's too
@@ -75,7 +77,7 @@ class TorchRolloutEngine:
             lay_out(self._model, products)
         self._installer = Installer(model_folder, device=device, is_of_base=not begins_empty)
         self._eos_ids = frozenset(read_eos_ids(model_folder))
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer = tokenizer
         self._folder, self._device, self._version = model_folder, device, version
         self._num_prefilled = self._num_decoded = 0
         num_blocks = (kv_tokens or max_batch * (config.max_positions + BLOCK_TOKENS)) // BLOCK_TOKENS

@@ -23,7 +23,7 @@ Tool = Mapping[str, Any]
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
 CONFIG_FILE: Final = "tokenizer_config.json"
-_WORDS_FILE: Final = "special_tokens_map.json"  # in older folders
+WORDS_FILE: Final = "special_tokens_map.json"  # in older folders
 _WITH_TOOLS: Final = "tool_use"  # the name of the template for tools, where a folder has several
 _WORDS: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
@@ -42,7 +42,7 @@ class ChatTemplate:
         """None if the folder has no template. Raises `ValueError`."""
         config = _read_json(folder / CONFIG_FILE)
         sources = _read_sources(folder, config)
-        known = {**_read_json(folder / _WORDS_FILE), **config}
+        known = {**_read_json(folder / WORDS_FILE), **config}
         words = {name: _unwrap_word(known[name]) for name in _WORDS if known.get(name)}
         return cls(sources, given={**words, **options}) if sources else None
 

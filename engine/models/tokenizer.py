@@ -40,20 +40,19 @@ class Tokenizer:
         """`goes_on`: the text continues another, so no begin-of-text token is added."""
         return list(self._raw.encode(text, add_special_tokens=not goes_on).ids)
 
-    def encode_rendered(self, text: str) -> list[int]:
-        """Encodes a chat template's output, which already contains any begin-of-text token."""
-        return self.encode(text, goes_on=True)
-
     def end_of(self, ids: Sequence[int]) -> str:
         """The text of the end token that closes an answer; empty if there is none."""
         end_ids = [token for token in ids[-1:] if token in self.eos_ids]
         return str(self._raw.decode(end_ids, skip_special_tokens=False))
 
-    def piece(self, token: int) -> str:
-        """The text of one token that follows others; U+FFFD for each part of a letter, the name for an end token."""
-        before = self._anchor
-        text: str = self._raw.decode([*before, token], skip_special_tokens=False)
-        return text[len(self._raw.decode(before, skip_special_tokens=False)) :]
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token that follows others; U+FFFD for each part of a letter, the name for an end token."""
+        start = len(self._raw.decode(self._anchor, skip_special_tokens=False))
+        return [str(self._raw.decode([*self._anchor, token], skip_special_tokens=False))[start:] for token in ids]
+
+    def following(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of `ids` after `before`."""
+        return self.decode([*before, *ids])[len(self.decode(before)) :]
 
     @cached_property
     def _anchor(self) -> list[int]:

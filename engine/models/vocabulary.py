@@ -6,24 +6,26 @@ may be larger. Only configuration and tokenizer files are read.
 """
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from engine.models.tokenizer import Tokenizer
-
 FIELD: Final = "algorithm.teacher.source"
+COMPARED: Final = ("vocab_size", "max_position_embeddings")
+WordsOf = Callable[[Path], Mapping[str, int]]
+"""The ids of all words of a folder's tokenizer.json, which is a customer's file: its reader is the caller's choice."""
 
 
-def refuse_vocabulary_mismatch(folder: Path, teacher: Path) -> None:
+def refuse_vocabulary_mismatch(folder: Path, teacher: Path, *, words_of: WordsOf) -> None:
     """Raises `ValueError` if the teacher has fewer tokens, or a shorter context, than the model in `folder`."""
     config, teacher_config = _read_config(folder), _read_config(teacher)
-    for field in ("vocab_size", "max_position_embeddings"):
+    for field in COMPARED:
         if teacher_config[field] < config[field]:
             raise ValueError(
                 f"{FIELD}: the teacher's {field} must be at least the model's {config[field]:,}, "
                 f"got {teacher_config[field]:,} in {teacher.name}"
             )
-    words, teacher_words = (Tokenizer.from_folder(each).words() for each in (folder, teacher))
+    words, teacher_words = map(words_of, (folder, teacher))
     if words != teacher_words:
         number = min(number for _, number in words.items() ^ teacher_words.items())
         raise ValueError(
@@ -32,7 +34,7 @@ def refuse_vocabulary_mismatch(folder: Path, teacher: Path) -> None:
         )
 
 
-def _quote_words(words: dict[str, int], number: int) -> str:
+def _quote_words(words: Mapping[str, int], number: int) -> str:
     return ", ".join(repr(word) for word, other in words.items() if other == number) or "none"
 
 
@@ -41,5 +43,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"{FIELD}: {folder} must have a config.json")
     # The defaults of transformers and engine/models/loading.py.
-    config: dict[str, Any] = {"vocab_size": 0, "max_position_embeddings": 2048, **json.loads(file.read_text())}
+    try:
+        config: dict[str, Any] = {"vocab_size": 0, "max_position_embeddings": 2048, **json.loads(file.read_text())}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{FIELD}: {file} must hold one JSON object: {error}") from error
+    for field in COMPARED:
+        if type(config[field]) is not int:
+            raise ValueError(f"{FIELD}: {field} in {file} must be a whole number, got {config[field]!r:.100}")
     return config

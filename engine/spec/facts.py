@@ -6,6 +6,8 @@ Invariants:
 - an unknown kind or field of a later release is ignored, so that either side can be upgraded first.
 """
 
+# Over budget: all kinds of facts are listed here, as one contract.
+
 import re
 from typing import Annotated, Final, Literal, get_args
 
@@ -253,8 +255,7 @@ class RunFinished(Lenient):
     type: Literal["run_finished"] = "run_finished"
     outcome: Literal["succeeded", "failed", "cancelled", "paused"]
     failure_class: FailureClass | None = None
-    cause: PlatformCause | None = None
-    """Required for `infrastructure`: without a named cause of the platform's the attempt counts as `platform`."""
+    cause: PlatformCause | None = None  # `infrastructure` without one counts as `platform`
     message: LongText = ""
     ledger: dict[Annotated[Text, Field(max_length=40)], BigCount] = Field(default_factory=dict, max_length=40)
 

@@ -6,6 +6,8 @@ Invariants:
 - output is kept up to its limit and discarded beyond it; a flood of output ends the child.
 """
 
+# Over budget: pipes, time and end of one process tree share its state.
+
 import json
 import os
 import selectors
@@ -15,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
 
+from engine.environments.sandbox.bare import BareProcess
 from engine.environments.sandbox.command import require_bubblewrap, sandbox_command
 from engine.environments.sandbox.gvisor import Bundle, is_chosen
 from engine.environments.sandbox.memory_group import MemoryGroup, parent_of_groups
@@ -64,13 +67,15 @@ class Child:
         stdin: bytes = b"",
         serves: bool = False,
         forks: bool = False,
-        packages: Sequence[str] = (),
+        packages: Sequence[str] | None = (),
     ) -> None:
+        """`packages`: None: with the sandbox's limits only (`bare.py`)."""
         self.limits = limits
         self.answers = bytearray()
         self.flooded = False
         self._group: MemoryGroup | None = None
         self._bundle: Bundle | None = None
+        self._bare: BareProcess | None = None
         self._is_out_of_memory = False
         self._status = bytearray()
         self._kept = {"stdout": bytearray(), "stderr": bytearray()}
@@ -86,7 +91,7 @@ class Child:
         self._send(self._stdin, stdin, then_close=True)
 
     def _spawn(
-        self, theirs: ExitStack, files: Mapping[str, str], serves: bool, forks: bool, packages: Sequence[str]
+        self, theirs: ExitStack, files: Mapping[str, str], serves: bool, forks: bool, packages: Sequence[str] | None
     ) -> None:
         def pipe(name: str, *, writes: bool) -> tuple[int, int]:
             """The sandbox's end, which is closed here after the start, and our end."""
@@ -103,10 +108,14 @@ class Child:
             os.lseek(fd, 0, os.SEEK_SET)
             return fd
 
-        require_bubblewrap()  # first, before any other resource of this machine is used
-        tree, files = python_tree(tuple(packages)), {**own_files(), **files}
-        self._bundle = bundle = Bundle(tree, self.limits, files) if is_chosen() else None
-        parent = parent_of_groups()
+        files = {**own_files(), **files}
+        if packages is None:
+            tree, self._bare = None, BareProcess(files)
+        else:
+            require_bubblewrap()  # before any other resource of this machine is used
+            tree = python_tree(tuple(packages))
+        self._bundle = bundle = Bundle(tree, self.limits, files) if tree is not None and is_chosen() else None
+        parent = None if tree is None else parent_of_groups()
         if parent is not None:
             try:
                 self._group = MemoryGroup(parent, limit_bytes=self.limits.memory_bytes)
@@ -124,9 +133,12 @@ class Child:
         pipes = {"status": status, "requests": requests, "answers": answers}
         setup = {"limits": resources, "forks": forks, **pipes}
         inherited = [fd for fd in pipes.values() if isinstance(fd, int)]
-        if bundle is not None:
+        if self._bare is not None:
+            command = self._bare.command(setup, resources)
+        elif bundle is not None:
             command = bundle.command(setup, self._group, resources)
         else:
+            assert tree is not None
             boxed = {name: content(text.encode()) for name, text in files.items()}
             allowed = filter_program(is_alone=is_alone and not forks, addresses_are_fixed=addresses_are_fixed())
             filter_fd = content(allowed)
@@ -249,7 +261,7 @@ class Child:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _forget(self) -> None:
-        for kept in (self._group, self._bundle):
+        for kept in (self._group, self._bundle, self._bare):
             if kept is not None:
                 kept.remove()
 

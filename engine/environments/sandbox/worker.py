@@ -64,14 +64,13 @@ class Worker:
         *,
         files: Mapping[str, str],
         limits: Limits,
-        packages: Sequence[str] = (),
+        packages: Sequence[str] | None = (),
         forks: bool = False,
         cpu_s: int = LIFELONG_CPU_S,
     ) -> None:
+        limits = replace(limits, cpu_s=cpu_s)
         try:
-            self._child: Child | None = Child(
-                files=files, limits=replace(limits, cpu_s=cpu_s), serves=True, forks=forks, packages=packages
-            )
+            self._child: Child | None = Child(files=files, limits=limits, serves=True, forks=forks, packages=packages)
         except SandboxUnavailable as error:
             raise CallFailed(str(error), outcome=Refused(reason=str(error))) from error
         with excused():
@@ -162,12 +161,13 @@ class WorkerPool:
         *,
         files: Mapping[str, str],
         limits: Limits,
-        packages: Sequence[str] = (),
+        packages: Sequence[str] | None = (),
         forks: bool = False,
         size: int = 1,
         most: int = 0,
     ) -> None:
-        """`forks`: every call runs in a copy of the warm process, so that no call can affect the next."""
+        """`forks`: every call runs in a copy of the warm process, so that no call can affect the next. `packages`:
+        None: with the sandbox's limits only (`bare.py`)."""
         self._start = partial(Worker, files=files, limits=limits, packages=packages, forks=forks)
         self._moved_at = float("-inf")
         """When a call last ended without a timeout or starvation."""

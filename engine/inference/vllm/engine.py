@@ -10,6 +10,8 @@ Invariants (in addition to the port's):
 - afterwards the sums of what the workers hold are the trainer's, or `install` raises `OtherWeights`.
 """
 
+# Over budget: all methods of the port read or change the state of one vLLM core.
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.inference.port import OWN_ROOM, EngineView, KvPages, KvRoom, SequenceOutput, SequenceRequest
 from engine.inference.requests import Limits, check_request
-from engine.inference.stop import StopWatcher
+from engine.inference.stop import Decoder, StopWatcher
 from engine.inference.vllm.core import Core
 from engine.inference.vllm.live_sequence import Held, LiveSequence
 from engine.inference.vllm.routes import NotedRoutes
@@ -55,8 +57,9 @@ class VllmRolloutEngine:
         num_devices: int = 1,
         begins_empty: bool = False,
         adapters: AdapterRoom = NO_ADAPTERS,
+        tokenizer: Decoder | None = None,
     ) -> None:
-        """`version`: of the folder's weights; with `begins_empty` they are not read."""
+        """`version`: of the folder's weights; with `begins_empty` they are not read. `tokenizer`: None: its own."""
         given: dict[str, Any] = {"max_batch": max_batch, "device": device, "kv_tokens": kv_tokens}
         llm = start_vllm(model_folder, **given, num_devices=num_devices, begins_empty=begins_empty, adapters=adapters)
         self._core = Core(llm, is_empty=begins_empty)
@@ -67,7 +70,7 @@ class VllmRolloutEngine:
         self._folder, self._base = model_folder, Base(model_folder)
         self._shapes = read_shapes(model_folder)
         self._eos_ids = read_eos_ids(model_folder)
-        self._tokenizer = Tokenizer.from_folder(model_folder)
+        self._tokenizer: Decoder = tokenizer or Tokenizer.from_folder(model_folder)
         self._routes = NotedRoutes.of(model_folder, is_noting=notes_routes(model_folder, device))
         cache = self._llm.vllm_config.cache_config
         self._limits = Limits(

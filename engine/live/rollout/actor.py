@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from engine.inference.port import RolloutEngine
+from engine.inference.stop import Decoder
 from engine.inference.vllm.interpreter import STARTED_WITH, explain_missing_packages
 from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import BodyActor
@@ -73,7 +74,7 @@ class RolloutActor(BodyActor):
         device = self._device = claim_device()
         from engine.live.rollout.body import RolloutBody, Wires  # heavy imports run on this thread, not earlier
         from engine.live.rollout.weight_slots import WeightSlots
-        from engine.live.rollout.wording import Wording
+        from engine.live.rollout.wording import Wording, open_model_texts
         from engine.models.loading import resolve_model
 
         spec = self._spec
@@ -82,13 +83,14 @@ class RolloutActor(BodyActor):
         folder = resolve_model(spec.model.source)
         check_fit("replica", spec, folder, device)
         plan = Plan.from_spec(spec)
+        start_engine = partial(_start_engine, folder, spec, device, open_model_texts(folder, spec.model).tokenizer)
         return RolloutBody(
             spec=spec,
             brain=RolloutBrain(plan, replica=self._replica, incarnation=self._incarnation, relay=self._relay),
             replica=self._replica,
             incarnation=self._incarnation,
             slots=WeightSlots(
-                _engines(folder, spec, device, plan, owner=f"{self._links.run}-replica{self._replica}"),
+                _engines(start_engine, folder, spec, plan, owner=f"{self._links.run}-replica{self._replica}"),
                 num_slots=plan.weight_slots,
                 share_cache=share_an_engine(spec),
             ),
@@ -125,24 +127,27 @@ class RolloutActor(BodyActor):
         self._loop.outbox.put(DRIVER, observed)
 
 
-def _engines(folder: Path, spec: JobSpec, device: str, plan: Plan, *, owner: str) -> Callable[[], RolloutEngine]:
+def _engines(
+    start_engine: Callable[..., Any], folder: Path, spec: JobSpec, plan: Plan, *, owner: str
+) -> Callable[[], RolloutEngine]:
     """The factory of engines, one for each held version. Adapters share one engine, which starts here."""
     if not share_an_engine(spec):
-        return partial(_start_engine, folder, spec, device)
+        return start_engine
     from engine.inference.vllm.adapters import AdapterEngines
     from engine.inference.vllm.start import AdapterRoom
 
     room = AdapterRoom(num=plan.weight_slots, rank=spec.trainer.lora_rank)
-    vllm = _start_engine(folder, spec, device, adapters=room, begins_empty=False)  # adapter versions lack the base
+    vllm = start_engine(adapters=room, begins_empty=False)  # adapter versions lack the base
     return AdapterEngines(vllm, folder, room=room, lend_folder=partial(lent_folder, f"{owner}-adapter")).make
 
 
-def _start_engine(folder: Path, spec: JobSpec, device: str, **vllm_options: Any) -> Any:
+def _start_engine(folder: Path, spec: JobSpec, device: str, tokenizer: Decoder, **vllm_options: Any) -> Any:
     """Engines start empty and get weights from the relay: 12 replicas reading 64 GB would take 780 GB from one disk."""
     options: dict[str, Any] = {
         "max_batch": spec.rollout.max_batch,
         "device": device,
         "kv_tokens": kv_tokens_of_a_slot(spec),
+        "tokenizer": tokenizer,
     }
     with working("start", is_opaque=True):
         if spec.rollout.engine == "vllm":

@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from engine.environments.border import shown, sound_text
-from engine.environments.port import Observation, Prompt, Turn, Verdict
+from engine.environments.port import Blame, Observation, Prompt, Turn, Verdict
 from engine.inference.port import (
     NOTHING_SAID,
     KvPages,
@@ -31,6 +31,7 @@ from engine.inference.port import (
 )
 from engine.live.environment.turns import Answer
 from engine.live.rollout.wording import DecodedTurn, Rendered
+from engine.live.texts.text_process import TextsUnavailable
 from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.pipeline.records import (
     ALL_WRITTEN,
@@ -241,10 +242,11 @@ class Conversation:
 
 def text_failure(error: Exception, prompt: Prompt, observed: str = "") -> Failure:
     """The failure of a text that cannot be rendered or does not fit the model."""
+    blame: Blame = "platform" if isinstance(error, TextsUnavailable) else "user_code"
     message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     source = f"prompt {prompt.split}/{prompt.ordinal}, {shown(prompt.text)}"
     answered = f", answered {shown(observed)} by its environment" if observed else ""
-    return Failure(kind="error", reason=f"{sound_text(message)} ({source}{answered})", blame="user_code")
+    return Failure(kind="error", reason=f"{sound_text(message)} ({source}{answered})", blame=blame)
 
 
 def name_of(key: SampleKey) -> str:

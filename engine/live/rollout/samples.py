@@ -13,6 +13,8 @@ Invariants:
 - at most `max_batch` samples are open; further granted samples are queued.
 """
 
+# Over budget: a sample's way from grant to end is one state machine.
+
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -116,7 +118,12 @@ class Samples:
         ended: list[Conversation] = []
         for slot, output in self._slots.step():
             conversation = slot.decoding.pop(output.sequence_id)
-            conversation.add_turn(output, self._wording.decode(output.token_ids), slot.named)
+            try:
+                decoded = self._wording.decode(output.token_ids)
+            except Exception as error:  # noqa: BLE001 - the tokenizer may raise anything for a model's tokens
+                self._ended.append(conversation.failed(text_failure(error, conversation.prompt)))
+                continue
+            conversation.add_turn(output, decoded, slot.named)
             ended.append(conversation)
         self._open_turns.turns(ended)
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from engine.environments.port import Message, Observation, Prompt, Role, Tool, Turn
-from engine.models.chat import ChatTemplate
-from engine.models.tokenizer import Tokenizer
+from engine.live.texts.model_texts import ModelTemplate, ModelTexts, ModelTokenizer, open_texts
 from engine.spec.job import ModelSpec
 
 
@@ -40,19 +39,21 @@ class DecodedTurn:
 
 
 class Wording:
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, *, keeps_history: bool = False) -> None:
+    def __init__(
+        self, tokenizer: ModelTokenizer, template: ModelTemplate | None, *, keeps_history: bool = False
+    ) -> None:
         self._tokenizer, self._template, self._keeps_history = tokenizer, template, keeps_history
 
     @classmethod
     def of_model(cls, folder: Path, model: ModelSpec) -> Self:
         """Raises `ValueError` if the job requires a template and the model has none, or it cannot be parsed."""
-        template = None if model.chat == "plain" else ChatTemplate.of_folder(folder, model.chat_options)
-        if template is None and (model.chat == "template" or model.chat_options):
+        texts = open_model_texts(folder, model)
+        if texts.template is None and (model.chat == "template" or model.chat_options):
             raise ValueError(
                 f"model.chat: {model.source} has no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json); leave model.chat and model.chat_options empty, or add a template to it"
             )
-        return cls(Tokenizer.from_folder(folder), template, keeps_history=model.history == "as_generated")
+        return cls(texts.tokenizer, texts.template, keeps_history=model.history == "as_generated")
 
     @property
     def is_by_template(self) -> bool:
@@ -102,7 +103,7 @@ class Wording:
         rest = whole.text[len(segment) :]
         return Rendered(ids=self._encode(rest), text=rest)
 
-    def _render_rest(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
+    def _render_rest(self, template: ModelTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
         """Renders what follows the last answer. A placeholder replaces that answer, since the template may change or
         drop parts of a real one."""
         *earlier, last, observation = dialogue
@@ -116,11 +117,11 @@ class Wording:
             )
         return rest
 
-    def _render(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> Rendered:
+    def _render(self, template: ModelTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> Rendered:
         text = self._render_text(template, prompt, dialogue)
         return Rendered(ids=self._encode(text), text=text)
 
-    def _render_text(self, template: ChatTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
+    def _render_text(self, template: ModelTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
         opening = prompt.messages or ({"role": "user", "content": prompt.text.strip()},)
         return template.rendered([*opening, *dialogue], prompt.tools)
 
@@ -130,7 +131,11 @@ class Wording:
         return next((end for end in ends if text.endswith(end)), "")
 
     def _encode(self, rendered: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode_rendered(rendered))
+        return tuple(self._tokenizer.encode(rendered, goes_on=True))
+
+
+def open_model_texts(folder: Path, model: ModelSpec) -> ModelTexts:
+    return open_texts(folder, by_template=model.chat != "plain", options=model.chat_options)
 
 
 def _dialogue(turns: Sequence[Turn], observed: Sequence[Observation]) -> list[Message]:

@@ -1,7 +1,7 @@
 """Checks a job's prompts: the chat template accepts the job's conversations, and questions in files fit the model.
 
-Templates and data are untrusted. Both are tried within limits of time and memory, in a process of its own
-(model_check_child).
+Templates and data are untrusted: templates run in a process of their own (`engine/live/texts`), data are read within a
+limit of memory in another (model_check_child).
 
 Invariants:
 - every row of a data set is read, and all bad rows are named together, by file and number;
@@ -10,7 +10,6 @@ Invariants:
 """
 
 import json
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,13 +19,12 @@ from typing import Final
 
 from engine.environments.port import Prompt
 from engine.environments.registry import described_tools, has_questions, observed_as, read_questions
-from engine.environments.sandbox.host_speed import host_scale
 from engine.inference.port import SequenceRequest
 from engine.inference.requests import Limits, check_request, check_whole_answer
 from engine.live.rollout.conversation import sampling_of
 from engine.live.rollout.wording import Wording
 from engine.live.run.history_cost import STAND_IN, warnings_of_history
-from engine.live.run.model_check import TEMPLATE_CPU_S, TOOLS_HIDDEN
+from engine.live.run.model_check import TOOLS_HIDDEN
 from engine.pipeline.records import GroupKey, SampleKey
 from engine.spec.job import JobSpec
 from engine.spec.slots import kv_tokens_of_a_slot
@@ -42,18 +40,16 @@ def check_chat(
     wording, tools = Wording.of_model(folder, spec.model), described_tools(spec.environment)
     question = STAND_IN
     with bounded():
-        with soon_over():
-            wording.try_out(observed_as(spec.environment))
-            if tools and not wording.shows_tools(tools):
-                raise ValueError(TOOLS_HIDDEN)
+        wording.try_out(observed_as(spec.environment))
+        if tools and not wording.shows_tools(tools):
+            raise ValueError(TOOLS_HIDDEN)
         if has_questions(spec.environment):
             kv_tokens = kv_tokens_of_a_slot(spec) or max_positions
             limits = Limits(vocab_size=vocab_size, max_positions=max_positions, kv_tokens=kv_tokens)
             askable = Askable(spec, wording, limits)
             read_questions(spec.environment, data_folder=data_folder, accept=askable)
             question = askable.first or question
-        with soon_over():
-            return warnings_of_history(spec, folder, replace(question, tools=question.tools or tools))
+        return warnings_of_history(spec, folder, replace(question, tools=question.tools or tools))
 
 
 class Askable:
@@ -77,8 +73,7 @@ class Askable:
 
     def _find_problem(self, question: Prompt) -> str:
         try:
-            with soon_over():
-                self._wording.render_prompt(question)
+            self._wording.render_prompt(question)
         except ValueError as error:
             return str(error)
         return ""
@@ -103,17 +98,6 @@ def _num_bytes(question: Prompt) -> int:
 
 
 @contextmanager
-def soon_over() -> Iterator[None]:
-    """Limits CPU time by a signal that ends the process: code stuck in C would not see an exception. A template cannot
-    sleep, so CPU time is its only cost, also on a busy host."""
-    signal.setitimer(signal.ITIMER_PROF, TEMPLATE_CPU_S * host_scale())
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-@contextmanager
 def bounded() -> Iterator[None]:
     """Raises `ValueError` if the block uses too much memory."""
     soft, hard = getrlimit(RLIMIT_DATA)
@@ -123,6 +107,6 @@ def bounded() -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise ValueError(f"the chat template, or a row of data, needs more than {MORE_MEMORY} bytes") from error
+        raise ValueError(f"a row of data needs more than {MORE_MEMORY} bytes") from error
     finally:
         setrlimit(RLIMIT_DATA, (soft, hard))

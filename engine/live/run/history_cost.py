@@ -8,13 +8,14 @@ generated yet. An answer begins with a thought if the model's vocabulary has tho
 not close them.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from engine.environments.port import Observation, Prompt, Role, Turn
 from engine.environments.registry import observed_as
-from engine.live.rollout.wording import Wording
-from engine.models.tokenizer import Tokenizer
+from engine.live.rollout.wording import Wording, open_model_texts
+from engine.live.texts.model_texts import words_of
 from engine.spec.environments.params import ENVIRONMENTS
 from engine.spec.job import EnvironmentSpec, JobSpec, ModelSpec
 
@@ -53,10 +54,10 @@ def warnings_of_history(spec: JobSpec, folder: Path, question: Prompt) -> tuple[
 
 def _read_tokens(folder: Path, model: ModelSpec, question: Prompt, role: Role, num_turns: int) -> int:
     """The tokens of all segments of one conversation."""
-    wording, tokenizer = Wording.of_model(folder, model), Tokenizer.from_folder(folder)
+    wording, tokenizer = Wording.of_model(folder, model), open_model_texts(folder, model).tokenizer
     opened = wording.render_prompt(question)
-    answer = _answer_to(opened.text, tokenizer)
-    ids = [*tokenizer.encode_rendered(answer), tokenizer.eos_id]
+    answer = _answer_to(opened.text, words_of(folder))
+    ids = [*tokenizer.encode(answer, goes_on=True), tokenizer.eos_ids[0]]
     text, total, segment = opened.text, 0, len(opened.ids)
     turns, observed = list[Turn](), list[Observation]()
     for number in range(num_turns):
@@ -73,8 +74,8 @@ def _read_tokens(folder: Path, model: ModelSpec, question: Prompt, role: Role, n
     return total + segment
 
 
-def _answer_to(opening: str, tokenizer: Tokenizer) -> str:
-    thinks = "</think>" in tokenizer.words() and not opening.rstrip().endswith("</think>")
+def _answer_to(opening: str, words: Mapping[str, int]) -> str:
+    thinks = "</think>" in words and not opening.rstrip().endswith("</think>")
     return THOUGHT + ANSWER if thinks else ANSWER
 
 

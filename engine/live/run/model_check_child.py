@@ -11,6 +11,8 @@ from pathlib import Path
 
 from engine.live.run.chat_check import check_chat
 from engine.live.run.model_check import REFUSED, refuse_sharding
+from engine.live.texts.model_texts import words_of
+from engine.live.texts.text_process import TextsUnavailable
 from engine.models.families.agreement import check_folder
 from engine.models.loading import read_config, resolve_model
 from engine.spec.job import JobSpec
@@ -25,6 +27,11 @@ def main() -> int:
     except ValueError as error:
         print(error)  # noqa: T201
         return REFUSED
+    except (OSError, ImportError, TextsUnavailable, MemoryError):
+        raise  # this host's fault, or of unknown cause
+    except Exception as error:  # noqa: BLE001 - a file of the folder has another shape than its readers expect
+        print(f"the model's files cannot be read: {type(error).__name__}: {error}")  # noqa: T201
+        return REFUSED
     print(json.dumps(warnings))  # noqa: T201
     return 0
 
@@ -32,7 +39,7 @@ def main() -> int:
 def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> tuple[str, ...]:
     """Returns warnings. Raises `ValueError` if the model is refused."""
     folder = resolve_model(spec.model.source)
-    config = check_folder(folder)
+    config = check_folder(folder, words_of=words_of)
     warnings = check_chat(
         spec,
         folder,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import engine.models
+from engine.live.texts.model_texts import words_of
 from engine.models.vocabulary import refuse_vocabulary_mismatch
 from engine.spec.job import JobSpec, ModelSpec, TeacherSpec
 
@@ -29,7 +30,8 @@ def confined(spec: JobSpec, models: Path) -> JobSpec:
 def refuse_teacher_vocabulary(spec: JobSpec) -> None:
     """Raises `ValueError` if policy and teacher differ in vocabulary. The spec's models are folders already."""
     if spec.algorithm.has_teacher and not spec.only_evaluates:
-        refuse_vocabulary_mismatch(folder_of(spec.model.source), folder_of(spec.algorithm.teacher.source))
+        policy, teacher = folder_of(spec.model.source), folder_of(spec.algorithm.teacher.source)
+        refuse_vocabulary_mismatch(policy, teacher, words_of=words_of)
 
 
 def _resolve(field: str, model: ModelSpec | TeacherSpec, models: Path) -> str:

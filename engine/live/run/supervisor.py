@@ -213,9 +213,8 @@ class Supervisor:
             case BodyFailed(failure_class="platform"):
                 self._on_lost(address, incarnation, message.message, has_failed=True)
             case BodyFailed():
-                failure_class, cause = message.failure_class, message.cause
-                broken = RunBroken(failure_class=failure_class, message=message.message, cause=cause)
-                self._deliver(DRIVER, broken)
+                why, cause = message.failure_class, message.cause
+                self._deliver(DRIVER, RunBroken(failure_class=why, message=message.message, cause=cause))
             case _:
                 if isinstance(message, ReplicaReported):
                     self._recorder.on_load(message)

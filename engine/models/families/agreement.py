@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer
 
 from engine.models.families.trained_model import ModelConfig, empty_model, public_views, read_model_config
 from engine.models.loading import INDEX_FILE, weight_files
 from engine.models.tokenizer import read_eos_ids
+from engine.models.vocabulary import WordsOf
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -28,10 +28,10 @@ TABLES: Final = ".rotary_emb.inv_freq"  # in older files; models compute these t
 SHOWN: Final = 5
 
 
-def check_folder(folder: Path) -> ModelConfig:
+def check_folder(folder: Path, *, words_of: WordsOf) -> ModelConfig:
     """Raises `ValueError`."""
     config = read_model_config(folder)
-    _check_tokenizer(folder, config)
+    _check_tokenizer(folder, config, words_of)
     _check_tensors(_read_stored_shapes(folder), _find_expected_shapes(config), config)
     return config
 
@@ -39,12 +39,12 @@ def check_folder(folder: Path) -> ModelConfig:
 # The tokenizer ---------------------------------------------------------------------------------------------------
 
 
-def _check_tokenizer(folder: Path, config: ModelConfig) -> None:
+def _check_tokenizer(folder: Path, config: ModelConfig, words_of: WordsOf) -> None:
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise ValueError(f"{folder}: a model needs a tokenizer.json")
-    ids = Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True)
-    last = max(ids.values())
+    ids = words_of(folder)
+    last = max(ids.values(), default=-1)
     if last >= config.vocab_size:
         raise ValueError(f"tokenizer.json: ids must be below config.json's vocab_size, {config.vocab_size}, got {last}")
     known = set(ids.values())
@@ -52,7 +52,7 @@ def _check_tokenizer(folder: Path, config: ModelConfig) -> None:
         if value not in known:
             raise ValueError(f"{name}: {field} must be the id of a token of tokenizer.json, got {value}")
     end = _read_end_word(folder)
-    if end in ids and ids[end] not in (ends := read_eos_ids(folder)):
+    if end is not None and end in ids and ids[end] not in (ends := read_eos_ids(folder)):
         raise ValueError(
             f"tokenizer_config.json: eos_token must be one of the end tokens of generation_config.json or config.json, "
             f"{', '.join(map(str, ends))}; got {end!r}, which is {ids[end]}"

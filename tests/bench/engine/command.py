@@ -29,6 +29,7 @@ TITLES: Final = {
     "data": "one data process under the traffic of hundreds of replicas: tokens a second, memory, bytes of its log",
     "decisions": "the time of each brain's decision, from 10 replicas to 100,000",
     "checkpoint": "a checkpoint of several ranks: the stall, the disk, resuming from it",
+    "texts": "what rendering, encoding and decoding in a bounded process costs a replica",
     "graders": "hundreds of concurrent calls to a grader that waits: failures, and load of its processes",
     "peer": "trained samples per second against TRL, with tools and without, and where a step's time goes",
 }

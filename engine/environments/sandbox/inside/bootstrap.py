@@ -14,7 +14,7 @@ import sys
 import types
 from pathlib import Path
 
-BOX = "/box"
+BOX = str(Path(__file__).parent)  # /box in a sandbox
 MAIN = f"{BOX}/main.py"
 PIPES = {"status": os.O_WRONLY, "requests": os.O_RDONLY, "answers": os.O_WRONLY}
 

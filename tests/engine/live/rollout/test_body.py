@@ -269,6 +269,23 @@ def test_text_has_one_begin_token_if_the_tokenizer_adds_it() -> None:
         assert begins not in [token for token, written in response if not written]
 
 
+class Mute(Tokenizer):
+    """A tokenizer whose decoder fails."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        raise ValueError("PanicException: retry-limit-in-match over")
+
+
+def test_decoder_that_fails_ends_its_sample_by_the_users_code() -> None:
+    raw = RawTokenizer.from_file(str(DEMO_FOLDER / "tokenizer.json"))
+    replica = Replica(tokenizer=Mute(raw, Tokenizer.from_folder(DEMO_FOLDER).eos_ids))
+    replica.body.perform(StartSequences(tasks=(TASK,)))
+    replica.finish()
+    failures = [trajectory.failure for trajectory in replica.ended.values()]
+    assert len(failures) == len(SAMPLES)
+    assert all(failure and failure.blame == "user_code" and "PanicException" in failure.reason for failure in failures)
+
+
 class Wordy(ToolSums):
     """An environment whose first observation exceeds the demo model's context."""
 

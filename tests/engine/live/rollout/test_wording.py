@@ -93,7 +93,7 @@ def test_tool_answer_and_next_opening_match_the_template(qwen3: Path) -> None:
     messages: list[Message] = [{"role": "user", "content": "What is 6 times 7?"}]
     assert talk.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
     for number in range(3):
-        talk.say(talk.tokenizer.encode_rendered(CALL + END))
+        talk.say(talk.tokenizer.encode(CALL + END, goes_on=True))
         talk.observe(f"\n4{number}\n", "tool")
         messages += [{"role": "assistant", "content": CALL}, {"role": "tool", "content": f"4{number}"}]
         assert talk.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
@@ -104,9 +104,9 @@ def test_tool_answer_and_next_opening_match_the_template(qwen3: Path) -> None:
 
 def test_sampled_tokens_are_kept_where_retokenizing_differs(qwen3: Path) -> None:
     talk = Talk(qwen3, prompt())
-    in_bytes = [token for letter in "calculator" for token in talk.tokenizer.encode_rendered(letter)]
-    assert in_bytes != talk.tokenizer.encode_rendered("calculator")
-    sampled = [*talk.tokenizer.encode_rendered(THOUGHT), *in_bytes, talk.tokenizer.eos_id]
+    in_bytes = [token for letter in "calculator" for token in talk.tokenizer.encode(letter, goes_on=True)]
+    assert in_bytes != talk.tokenizer.encode("calculator", goes_on=True)
+    sampled = [*talk.tokenizer.encode(THOUGHT, goes_on=True), *in_bytes, talk.tokenizer.eos_id]
     before = len(talk.ids)
     talk.say(sampled)
     talk.observe("42", "tool")
@@ -118,16 +118,16 @@ def test_sampled_tokens_are_kept_where_retokenizing_differs(qwen3: Path) -> None
 def test_half_a_letter_that_was_sampled_is_kept(qwen3: Path) -> None:
     """Invalid bytes decode to a replacement character on both sides."""
     talk = Talk(qwen3, prompt())
-    half = talk.tokenizer.encode_rendered("é")[:1]
+    half = talk.tokenizer.encode("é", goes_on=True)[:1]
     before = len(talk.ids)
-    talk.say([*talk.tokenizer.encode_rendered(THOUGHT), *half, talk.tokenizer.eos_id])
+    talk.say([*talk.tokenizer.encode(THOUGHT, goes_on=True), *half, talk.tokenizer.eos_id])
     talk.observe("42", "tool")
     assert talk.rewrites == [False] and half[0] in talk.ids[before:]
 
 
 def test_template_closes_a_turn_ended_by_a_stop_string(qwen3: Path) -> None:
     talk = Talk(qwen3, prompt())
-    talk.say(talk.tokenizer.encode_rendered(CALL))
+    talk.say(talk.tokenizer.encode(CALL, goes_on=True))
     talk.observe("42", "tool")
     question = {"role": "user", "content": "What is 6 times 7?"}
     dialogue = [question, {"role": "assistant", "content": CALL}, {"role": "tool", "content": "42"}]
@@ -137,9 +137,9 @@ def test_template_closes_a_turn_ended_by_a_stop_string(qwen3: Path) -> None:
 
 def test_template_that_drops_thoughts_starts_a_new_segment(qwen3: Path) -> None:
     talk = Talk(qwen3, prompt())
-    talk.say(talk.tokenizer.encode_rendered(f"{THOUGHT}42{END}"))
+    talk.say(talk.tokenizer.encode(f"{THOUGHT}42{END}", goes_on=True))
     talk.observe("Are you sure?", "user")
-    talk.say(talk.tokenizer.encode_rendered(CALL + END))
+    talk.say(talk.tokenizer.encode(CALL + END, goes_on=True))
     talk.observe("42", "tool")
     assert talk.rewrites == [True, False]
     dialogue = [
@@ -157,7 +157,7 @@ def test_generated_history_equals_template_if_nothing_is_dropped(qwen3: Path) ->
     talk = Talk(qwen3, prompt(tools=(TOOL,)), history="as_generated")
     messages: list[Message] = [{"role": "user", "content": "What is 6 times 7?"}]
     for number, end in enumerate((END, "", END)):  # one turn is ended by a stop string
-        talk.say(talk.tokenizer.encode_rendered(CALL + end))
+        talk.say(talk.tokenizer.encode(CALL + end, goes_on=True))
         talk.observe(f"\n4{number}\n", "tool")
         messages += [{"role": "assistant", "content": CALL}, {"role": "tool", "content": f"4{number}"}]
         assert talk.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
@@ -168,7 +168,7 @@ def test_generated_history_keeps_thoughts_in_one_segment(qwen3: Path, thinks: bo
     talk = Talk(qwen3, prompt(), history="as_generated", chat_options={"enable_thinking": thinks})
     opened, answer = list(talk.ids), f"{THOUGHT if thinks else ''}42"
     for number in range(3):
-        talk.say(talk.tokenizer.encode_rendered(answer + END))
+        talk.say(talk.tokenizer.encode(answer + END, goes_on=True))
         talk.observe(f"Are you sure? STAND-IN {number}", "user")
     assert talk.rewrites == [False] * 3
     text = talk.tokenizer.decode(talk.ids[len(opened) :])
@@ -181,7 +181,7 @@ def test_template_that_hides_answers_refuses_generated_history(tmp_path: Path) -
     folder = save_qwen3(tmp_path, template=None)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
     talk = Talk(folder, prompt(), history="as_generated")
-    talk.say(talk.tokenizer.encode_rendered(f"42{END}"))
+    talk.say(talk.tokenizer.encode(f"42{END}", goes_on=True))
     with pytest.raises(ValueError, match=r"leave model\.history at template"):
         talk.observe("Are you sure?", "user")
 

@@ -2,10 +2,6 @@
 
 import json
 import re
-import signal
-import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -194,16 +190,4 @@ def test_endless_template_is_refused_for_its_memory(tmp_path: Path) -> None:
     folder = whole(tmp_path, "qwen3")
     (folder / "chat_template.jinja").write_text("{{ 'x' * 10 ** 11 }}")
     with pytest.raises(ValueError, match="the chat template rejects it: MemoryError"):
-        check_model(spec(folder), interrupted=never)
-
-
-def test_template_that_never_ends_is_killed_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import engine.live.run.chat_check as it\nit.TEMPLATE_CPU_S = 0.1\nwith it.soon_over():\n while 1: 10**10**7"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGPROF
-    stuck = tmp_path / "stuck"
-    stuck.write_text("#!/bin/sh\nkill -PROF $$\n")
-    stuck.chmod(stuck.stat().st_mode | stat.S_IXUSR)
-    folder = whole(tmp_path / "model", "qwen3")
-    monkeypatch.setattr(sys, "executable", str(stuck))
-    with pytest.raises(ValueError, match="the chat template must render one conversation within 60 s of CPU time"):
         check_model(spec(folder), interrupted=never)

@@ -1,5 +1,6 @@
 """A process of its own checks a job's model before any device is held."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from engine.live.run.model_check import check_model
 from engine.live.run.model_check_child import refuse_model
 from engine.spec.job import JobSpec
+from tests.engine.chat_rules import save_qwen3
 from tests.engine.models.families.test_agreement import whole
 
 
@@ -81,3 +83,45 @@ def test_device_counts_that_do_not_divide_heads_are_refused(tmp_path: Path) -> N
         check_model(JobSpec.model_validate({"name": "x", **three}), interrupted=lambda: None)
     with pytest.raises(ValueError, match=reason):
         refuse_model(spec(whole(tmp_path, "llama"), **three))
+
+
+HOSTILE: dict[str, dict[str, str]] = {
+    "bos_list": {"tokenizer_config.json": '{"bos_token": ["x"], "chat_template": "x"}'},
+    "eos_list": {"tokenizer_config.json": '{"eos_token": ["x"]}'},
+    "nested": {"tokenizer_config.json": '{"a":' * 100_000 + "0" + "}" * 100_000},
+    "config_nested": {"config.json": "[" * 100_000},
+    "config_list": {"config.json": "[]"},
+    "vocabulary_text": {"config.json": '{"model_type": "qwen3", "vocab_size": "many"}'},
+    "eos_object": {"generation_config.json": '{"eos_token_id": {"a": 1}}'},
+    "words_nested": {"tokenizer.json": "[" * 100_000},
+    "words_empty": {"tokenizer.json": '{"model": {"type": "WordLevel", "vocab": {}, "unk_token": "x"}}'},
+    "template_allocates": {"chat_template.jinja": "{{ 'a' * 100000000000 }}"},
+    "index_nested": {"model.safetensors.index.json": "[" * 100_000},
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_file_is_refused_as_the_customers(name: str, tmp_path: Path) -> None:
+    """A `ValueError` is a `config` failure; any other error would be one of unknown cause."""
+    folder = whole(tmp_path, "qwen3")
+    for file, text in HOSTILE[name].items():
+        (folder / file).write_text(text)
+    with pytest.raises(ValueError):
+        check_model(spec(folder), interrupted=never)
+
+
+@pytest.mark.long
+def test_tokenizer_that_panics_is_refused_as_the_customers(tmp_path: Path) -> None:
+    folder = save_qwen3(tmp_path)
+    words = json.loads((folder / "tokenizer.json").read_text())
+    words["pre_tokenizer"] = {
+        "type": "Split",
+        "pattern": {"Regex": "(e+e+)+2"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    (folder / "chat_template.jinja").write_text("e" * 40)
+    with pytest.raises(ValueError, match="PanicException"):
+        check_model(spec(folder), interrupted=never)

@@ -11,11 +11,17 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 
-from engine.models.families.agreement import check_folder
+from engine.models.families import agreement
+from engine.models.families.trained_model import ModelConfig
 from engine.models.loading import DEMO_FOLDER
+from engine.models.tokenizer import Tokenizer as ModelTokenizer
 from tests.engine.models.families.tiny import VARIANTS, save_tiny
 
 Spoil = Callable[[Path], None]
+
+
+def check_folder(folder: Path) -> ModelConfig:
+    return agreement.check_folder(folder, words_of=lambda each: ModelTokenizer.from_folder(each).words())
 
 
 def save_tokenizer(folder: Path, *, words: int = 38) -> None:
