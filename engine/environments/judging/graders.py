@@ -10,20 +10,29 @@ If a text that breaks its judge had no reward, a model could choose when it is j
 Invariant: a text is blamed only where every call has a process of its own, and only if that process raised, crashed,
 or used up its memory or its processor time. Time while other processes had the processor is blamed on no text: a call
 that never got enough of the processor has no verdict, and the platform retries it.
+
+The queue of a judge:
+- it has no deadline of its own: a text waits as long as the texts before it take;
+- the allowance of processor time shrinks as the queue grows, down to what no honest answer needs;
+- a text that broke the judge once, or used up its allowance, is not judged again: its reward is 0.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from engine.environments.judging.digests import Digests
 from engine.environments.port import Blame, FailureKind, GraderError, Verdict
 from engine.environments.sandbox.command import require_bubblewrap
+from engine.environments.sandbox.excuses import room_in
 from engine.environments.sandbox.host_speed import host_scale
 from engine.environments.sandbox.outcome import Limits, Outcome, OutOfMemory, Refused, Starved, TimedOut
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
 
 _INSIDE = Path(__file__).parents[1] / "sandbox" / "inside"
 MOST_CPU_S: Final = 5.0  # honest answers take milliseconds; a hanging one must not block the others for a minute
+LEAST_CPU_S: Final = 1.0  # in a long queue. The slowest honest answer that we know of takes 0.03 s
 CPU_SHARE: Final = 1 / 2  # of a call's own time, so that the text's limit is reached before the call's
 
 
@@ -92,24 +101,44 @@ class TextJudge:
         files = {"main.py": main, **{name: inside_file(name) for name in ("judging.py", *imports)}}
         limits = Limits(wall_s=timeout_s, memory_bytes=memory_bytes)
         self._pool = WorkerPool(files=files, limits=limits, packages=packages, forks=True, size=size)
+        self._size, self._room = size, threading.BoundedSemaphore(size)
+        self._lock, self._num_waiting = threading.Lock(), 0
+        self._spoilt = Digests()
 
     def judge(self, *arguments: object) -> object:
         """Raises `SpoiltByText` or `GraderError`."""
+        with self._lock:
+            self._num_waiting += 1
         try:
-            cpu_s = self._cpu_s * host_scale()
+            with room_in(self._room):
+                return self._call(arguments)
+        finally:
+            with self._lock:
+                self._num_waiting -= 1
+
+    def _call(self, arguments: tuple[object, ...]) -> object:
+        if arguments in self._spoilt:
+            raise SpoiltByText("it could not be judged before")
+        cpu_s = allowance_s(self._cpu_s, num_waiting=self._num_waiting, size=self._size) * host_scale()
+        try:
             return self._pool.call(self._function, *arguments, cpu_s, deadline_s=self._timeout_s)
         except CallFailed as error:
             is_its_own = error.has_raised or isinstance(error.outcome, OutOfMemory)
             if is_its_own:
-                raise SpoiltByText(str(error).splitlines()[-1]) from error
+                self._spoilt.add(*arguments)
+                raise SpoiltByText(error.last_line) from error
             raise grader_error(self._function, error) from error
 
 
+def allowance_s(most_s: float, *, num_waiting: int, size: int) -> float:
+    """Processor time of a text that starts now: `num_waiting` texts, this one included, share `size` processes."""
+    return max(min(LEAST_CPU_S, most_s), most_s * min(1.0, size / num_waiting))
+
+
 def grader_error(what: str, error: CallFailed) -> GraderError:
-    """Retryable if the process ended. Not if the code raised or used up memory or processor time: it would again."""
+    """Retryable if the process ended. Not if the code raised or used up its memory or own time: it would again."""
     outcome = error.outcome
-    is_final = outcome is None or isinstance(outcome, OutOfMemory)
-    is_final = is_final or (isinstance(outcome, TimedOut) and outcome.clock == "cpu")
+    is_final = outcome is None or isinstance(outcome, OutOfMemory | TimedOut)
     kind: FailureKind = "timeout" if isinstance(outcome, TimedOut | Starved) else "error"
     return GraderError(f"{what}: {error}", retryable=not is_final, kind=kind, blame=blame_for(outcome))
 

@@ -6,8 +6,10 @@
 An observation may also name the "tool" that the turn called, its "arguments" and its "error": texts that the
 trajectory's page shows.
 
-Invariant: an exception of the function, a return value of another shape and a timeout become a `GraderError` that
-shows the author where.
+Invariants:
+- an exception of the function, a return value of another shape and a timeout become a `GraderError` that shows the
+  author where;
+- an answer that is too long to be sent to the function has reward 0: the function could not handle it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +17,10 @@ from dataclasses import replace
 from typing import Final
 
 from engine.environments.border import MAX_REWARD, is_number, shown
-from engine.environments.judging.graders import SandboxedGrader
+from engine.environments.judging.graders import SandboxedGrader, SpoiltByText
 from engine.environments.port import UNFINISHED, GraderError, Observation, Prompt, Turn, Verdict
 from engine.environments.sandbox.capacity import host_capacity
+from engine.environments.sandbox.inside.frames import MAX_BYTES, packed
 
 _WITHOUT_CONCLUDE: Final = """
 
@@ -42,7 +45,10 @@ class OwnJudge:
         )
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
-        response = self._call("respond", prompt, turns)
+        try:
+            response = self._call("respond", prompt, turns)
+        except SpoiltByText as spoilt:
+            return spoilt.verdict
         if isinstance(response, dict) and "observation" in response and set(response) <= _OBSERVATION_KEYS:
             text, role = response["observation"], response.get("role", "user")
             call = {name: response.get(name, "") for name in _CALL_KEYS}
@@ -55,7 +61,10 @@ class OwnJudge:
         )
 
     def conclude(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
-        verdict = self._call("conclude", prompt, turns)
+        try:
+            verdict = self._call("conclude", prompt, turns)
+        except SpoiltByText as spoilt:
+            return spoilt.verdict
         if verdict is None:
             return replace(UNFINISHED, remark=f"{UNFINISHED.remark}; define `conclude` to judge such trajectories")
         if isinstance(verdict, dict) and "reward" in verdict and set(verdict) <= _VERDICT_KEYS:
@@ -69,7 +78,13 @@ class OwnJudge:
             "text": prompt.text,
             "facts": dict(prompt.facts),
         }
-        return self._processes.call(function, document, [turn.text for turn in turns])
+        texts = [turn.text for turn in turns]
+        try:
+            return self._processes.call(function, document, texts)
+        except GraderError:
+            if not _can_be_sent(document, texts) and _can_be_sent(document, []):
+                raise SpoiltByText(f"a message to {function} has at most {MAX_BYTES} bytes") from None
+            raise
 
     def _as_verdict(self, response: Mapping[str, object]) -> Verdict:
         reward, parts, remark = response["reward"], response.get("parts", {}), response.get("remark", "")
@@ -86,3 +101,11 @@ class OwnJudge:
 
     def _shape_error(self, rule: str, got: object) -> GraderError:
         return GraderError(f"{self._environment}: {rule}, got {shown(got)}", retryable=False)
+
+
+def _can_be_sent(document: Mapping[str, object], texts: Sequence[str]) -> bool:
+    try:
+        packed([document, texts, "0" * 256])
+    except ValueError:
+        return False
+    return True

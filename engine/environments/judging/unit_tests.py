@@ -12,7 +12,9 @@ Invariants:
   or memory has failed: without a reward of 0, a model that finds no answer would write an endless loop;
 - a program's own time (`own_time.py`) is the time that it computed or slept, without waits for a free sandbox or a
   core, and without its tests' time;
-- broken tests raise `GraderError`; a sandbox that did not start, or had no core, is the platform's fault.
+- tests that fail by themselves raise `GraderError` before the program starts; from then on every failure counts
+  against the program, since its values may have caused it (a test that prints or stores them, for one);
+- a sandbox that did not start, or had no core, is the platform's fault.
 """
 
 import json
@@ -20,15 +22,17 @@ import re
 import threading
 from typing import Final
 
+from engine.environments.judging.digests import Digests
 from engine.environments.judging.graders import blame_for, grader_error, inside_file
+from engine.environments.judging.program import Program
 from engine.environments.port import GraderError, Verdict
 from engine.environments.sandbox.capacity import host_capacity
 from engine.environments.sandbox.command import require_bubblewrap
 from engine.environments.sandbox.excuses import room_in
-from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory, Refused, Starved, TimedOut
+from engine.environments.sandbox.outcome import Finished, Limits, Refused, Starved
 from engine.environments.sandbox.own_time import OwnTime
 from engine.environments.sandbox.run import run_python
-from engine.environments.sandbox.worker import CallFailed, Worker, WorkerPool
+from engine.environments.sandbox.worker import CallFailed, WorkerPool
 
 _BLOCK: Final = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
@@ -42,6 +46,8 @@ class UnitTests:
         self._timeout_s = timeout_s
         self._limits = Limits(wall_s=timeout_s, cpu_s=max(round(timeout_s), 1))
         files = {"main.py": inside_file("tests.py"), "values.py": inside_file("values.py")}
+        self._sound = Digests()
+        """Tests that were checked."""
         self._tests = WorkerPool(files=files, limits=self._limits, size=num_at_once)
 
     def verdict(self, due: str, answer: str) -> Verdict:
@@ -69,41 +75,37 @@ class UnitTests:
         return _verdict(passed, len(cases), failure)
 
     def _run_tests(self, tests: str, program: str) -> Verdict:
-        files = {name: inside_file(name) for name in ("values.py",)}
-        files |= {"main.py": inside_file("solution.py"), "solution.py": program}
-        own = self._own_time()
-        try:
-            solution = Worker(files=files, limits=self._limits, cpu_s=self._limits.cpu_s)
-        except CallFailed as error:
-            raise grader_error("unit_tests", error) from error
-        try:
-            loaded = _call_program(solution, "load_solution", own=own)
-            names = loaded.get("names")
-            if not isinstance(names, list):
-                return _verdict(0, 1, f"the program did not load: {loaded.get('raised')}")
-            num_calls = 0
+        self._check_tests(tests)
+        with Program(program, limits=self._limits) as solution:
+            names, failure = solution.load()
+            if failure:
+                return _verdict(0, 1, f"the program did not load: {failure}")
 
             def ask(question: object) -> object:
-                nonlocal num_calls
-                num_calls += 1
-                assert isinstance(question, dict)
-                call = (question["call"], question["arguments"], question["keywords"])
-                return _call_program(solution, "call_solution", *call, own=own)
+                assert isinstance(question, dict)  # the tests' process sends it, which runs no code of the program
+                return solution.call(question["call"], question["arguments"], question["keywords"])
 
             try:
                 counts = self._tests.call("run_tests", tests, names, deadline_s=self._timeout_s, ask=ask)
             except CallFailed as error:
-                if num_calls and isinstance(error.outcome, TimedOut | OutOfMemory):  # the program may have caused it
-                    return _verdict(0, 1, f"the tests {error.outcome}")
-                raise grader_error("unit_tests", error) from error
-            assert isinstance(counts, dict)
-            if counts["num"] == 0:
-                raise GraderError("unit_tests: the answer of the data set contains no test", retryable=False)
-            if not solution.is_alive:  # a test that expects an exception may have passed
-                return _verdict(0, int(counts["num"]), f"the program ended; {counts['failure']}")
-            return _verdict(int(counts["passed"]), int(counts["num"]), str(counts["failure"]))
-        finally:
-            solution.close()
+                if isinstance(error.outcome, Refused | Starved):
+                    raise grader_error("unit_tests", error) from error
+                return _verdict(0, 1, f"the tests {error.outcome or f'failed: {error.last_line}'}")
+            match counts:
+                case {"num": int() as num, "passed": int() as passed, "failure": str() as failure} if num > 0:
+                    # Tests that expect an exception may have passed because the program ended.
+                    return _verdict(passed, num, failure) if solution.is_alive else _ended(num, failure)
+            return _verdict(0, 1, "the tests sent no result")
+
+    def _check_tests(self, tests: str) -> None:
+        """Faults of the tests are found before the program starts, so that it can cause none. Raises `GraderError`."""
+        if (tests,) in self._sound:
+            return
+        try:
+            self._tests.call("check_tests", tests, deadline_s=self._timeout_s)
+        except CallFailed as error:
+            raise grader_error("unit_tests", error) from error
+        self._sound.add(tests)
 
     def _own_time(self) -> OwnTime:
         return OwnTime.scaled(self._limits.wall_s, self._limits.cpu_s)
@@ -113,23 +115,6 @@ def program_of(answer: str) -> str:
     """The last code block, or the whole answer if it has none."""
     blocks = _BLOCK.findall(answer)
     return str(blocks[-1]) if blocks else answer
-
-
-def _call_program(solution: Worker, function: str, *arguments: object, own: OwnTime) -> dict[str, object]:
-    """The program's answer. A crash, an exit or a timeout counts as an answer that fails the test. Raises `GraderError`
-    if the host had no core for the program."""
-    if not solution.is_alive:
-        return {"raised": ["SystemExit", "the program has ended"]}
-    try:
-        answer = solution.call(function, *arguments, own=own)
-    except CallFailed as error:
-        if isinstance(error.outcome, Starved):
-            raise grader_error("unit_tests", error) from error
-        if error.outcome is not None:
-            return {"raised": ["SystemExit", f"the program {error.outcome}"]}
-        return {"raised": ["RuntimeError", str(error).splitlines()[-1]]}
-    shapes = {"raised"}, {"value"}, {"names"}
-    return answer if isinstance(answer, dict) and set(answer) in shapes else {"raised": ["TypeError", "no answer"]}
 
 
 def _parse_cases(due: str) -> list[tuple[str, str]] | None:
@@ -145,6 +130,10 @@ def _parse_cases(due: str) -> list[tuple[str, str]] | None:
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _ended(num: int, failure: str) -> Verdict:
+    return _verdict(0, num, f"the program ended; {failure}")
 
 
 def _verdict(passed: int, num: int, failure: str) -> Verdict:

@@ -6,7 +6,8 @@
 Invariants:
 - a call ends with a value, or with `CallFailed` when its own time is over (`own_time.py`): waits for a core, for a free
   worker, for the start of a new one and for answers to its questions do not count;
-- a call that waits for a free worker fails only if all calls before it hang or starve, and with their outcome;
+- a call waits for a free worker as long as the calls before it take, which all end at their own time; only a host
+  without a core for any of them ends the wait;
 - a worker that failed in any way serves no further call: the next call gets a fresh one;
 - output of main.py is never taken for an answer: answers have a pipe of their own and repeat the request's nonce.
 """
@@ -55,6 +56,10 @@ class CallFailed(Exception):
         self.outcome, self.has_raised = outcome, has_raised
         """How the process ended; None if the code raised and the process lives on."""
 
+    @property
+    def last_line(self) -> str:
+        return (str(self).splitlines() or [""])[-1]
+
 
 class Worker:
     """One sandboxed process that serves calls. Not for several threads at once."""
@@ -85,7 +90,7 @@ class Worker:
         child = self._require_child()
         nonce = secrets.token_hex(16)
         child.forget_output()
-        child.send(packed({"nonce": nonce, "call": function, "arguments": arguments}))
+        child.send(_packed_call({"nonce": nonce, "call": function, "arguments": arguments}))
         while True:
             message = self._await_message(nonce, child, own)
             if "ask" in message and ask is not None:
@@ -152,6 +157,14 @@ class Worker:
         return CallFailed(" ".join(part for part in (reason or str(outcome), stderr) if part), outcome=outcome)
 
 
+def _packed_call(request: object) -> bytes:
+    """Raises `CallFailed` as if the code had raised: its arguments cannot be sent, now or later."""
+    try:
+        return packed(request)
+    except (ValueError, RecursionError) as error:
+        raise CallFailed(f"the call cannot be sent: {error}", has_raised=True) from error
+
+
 class WorkerPool:
     """Up to `size` workers, made on first use and ended with the pool; up to `most` once a call has waited for
     `HASTE_S`: sleeping calls leave the core to others."""
@@ -170,8 +183,7 @@ class WorkerPool:
         None: with the sandbox's limits only (`bare.py`)."""
         self._start = partial(Worker, files=files, limits=limits, packages=packages, forks=forks)
         self._moved_at = float("-inf")
-        """When a call last ended without a timeout or starvation."""
-        self._last_hang: tuple[float, Outcome] | None = None
+        """When a call last ended for another reason than starvation."""
         self._free: queue.LifoQueue[Worker | None] = queue.LifoQueue()
         for _ in range(size):
             self._free.put(None)
@@ -192,9 +204,7 @@ class WorkerPool:
             self._moved_at = time.monotonic()
             return value
         except CallFailed as error:
-            if isinstance(error.outcome, TimedOut):
-                self._last_hang = time.monotonic(), error.outcome
-            elif not isinstance(error.outcome, Starved):
+            if not isinstance(error.outcome, Starved):
                 self._moved_at = time.monotonic()
             raise
         finally:
@@ -210,9 +220,6 @@ class WorkerPool:
             with suppress(queue.Empty):
                 return self._further.get_nowait()
             in_vain_s = time.monotonic() - max(began, self._moved_at)
-            hang = self._last_hang
-            if hang is not None and hang[0] > began and in_vain_s > own.limit_s:
-                raise CallFailed("no sandboxed process was free: all calls before this one hang", outcome=hang[1])
             if in_vain_s > own.limit_s + patience_s(own.limit_s):
                 raise CallFailed("no sandboxed process was free", outcome=Starved())
 

@@ -82,10 +82,10 @@ def test_exception_of_a_customers_file_is_shown_with_its_line(custom: Custom) ->
     assert "line 10, in respond" in str(caught.value) and not caught.value.retryable
 
 
-def test_hanging_respond_is_retryable_and_next_call_succeeds(custom: Custom) -> None:
+def test_hanging_respond_is_final_and_next_call_succeeds(custom: Custom) -> None:
     with pytest.raises(GraderError, match="in time") as caught:
         respond(custom, "hang")
-    assert caught.value.retryable
+    assert not caught.value.retryable
     assert isinstance(respond(custom, "1", "3"), Verdict)
 
 

@@ -58,7 +58,10 @@ def call_in_child(module: ModuleType, request: dict[str, object], closed: tuple[
         message = json.loads(sent)
         return {key: message[key] for key in ("value", "raised") if key in message}
     except (ValueError, TypeError, RecursionError):
-        return {"raised": f"the process of this call sent no answer (exit code {os.waitstatus_to_exitcode(status)})"}
+        code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGPROF:  # the timer of `judging`
+            return {"raised": "it used up its processor time"}
+        return {"raised": f"the process of this call sent no answer (exit code {code})"}
 
 
 def serve_one(module: ModuleType, request: dict[str, object], requests: int, answers: int) -> None:

@@ -2,40 +2,20 @@
 
 The program under test is in another sandbox. Only values come from there, never objects or code, so it cannot reach
 the tests, their expected answers, or the count of passed tests.
+
+Invariant: `check_tests` fails for faults of the tests alone, before any program starts; `run_tests` fails for none:
+whatever ends a statement is a failed test.
 """
 
 import ast
 import builtins
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from values import CannotCross, decoded, encoded  # type: ignore[import-not-found]
 
-Namespace = dict[str, object]
-_CALLED: list[str] = []
-"""Functions of the program that the tests have called. After the first call any error may be the program's fault."""
-
-
-def run_tests(source: str, callables: list[str]) -> dict[str, object]:
-    """Each assertion, and each bare call, at the top level is one test."""
-    tree = ast.parse(source)
-    given = _names(tree) & set(callables)
-    namespace: Namespace = {"__name__": "tests", **{name: _make_proxy(name) for name in given}}
-    num = passed = 0
-    failure = ""
-    _CALLED.clear()
-    for statement in tree.body:
-        is_test = isinstance(statement, ast.Assert | ast.Expr) and not _is_text(statement)
-        num += is_test
-        try:
-            exec(compile(ast.Module([statement], []), "tests.py", "exec"), namespace)  # noqa: S102 - the tests
-            passed += is_test
-        except Exception as error:
-            if not (is_test or _CALLED or isinstance(error, NameError)):
-                raise  # the tests themselves are broken
-            failure = failure or f"line {statement.lineno}: {_describe(error)}"
-            num += not is_test  # counts as a failed test: later statements may depend on it
-    return {"num": num, "passed": passed, "failure": failure}
+Call = Callable[..., object]
+Outcome = tuple[ast.stmt, BaseException | None]
 
 
 class SolutionRaised(Exception):
@@ -43,22 +23,78 @@ class SolutionRaised(Exception):
 
 
 class CannotAsk(BaseException):
-    """The tests pass an argument that cannot be sent: not the program's fault, so no test may swallow it."""
+    """The tests pass an argument that cannot be sent. No `except Exception` of the tests may swallow it."""
 
 
-def _make_proxy(name: str) -> Callable[..., object]:
-    def call(*arguments: object, **keywords: object) -> object:
+class NoProgram(BaseException):
+    """The tests call the program while they are checked without one."""
+
+
+def check_tests(source: str) -> bool:
+    """Raises if the tests fail by themselves. Each statement ends at its first call of the program."""
+    tree = ast.parse(source)
+    if not any(_is_test(statement) for statement in tree.body):
+        raise ValueError("the answer of the data set contains no test")
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    has_called = False
+    for statement, error in _outcomes(tree, {name: _make_stub(name) for name in called & _names(tree)}):
+        may_fail = has_called or _is_test(statement) or isinstance(error, NameError | NoProgram)
+        if isinstance(error, CannotAsk) or not (
+            error is None or (may_fail and isinstance(error, Exception | NoProgram))
+        ):
+            raise error
+        has_called |= isinstance(error, NoProgram)
+    return True
+
+
+def run_tests(source: str, callables: list[str]) -> dict[str, object]:
+    """Each assertion, and each bare call, at the top level is one test."""
+    tree = ast.parse(source)
+    num = passed = 0
+    failure = ""
+    for statement, error in _outcomes(tree, {name: _make_proxy(name) for name in _names(tree) & set(callables)}):
+        is_test = _is_test(statement)
+        num += is_test or error is not None  # later statements may depend on one that is no test
+        passed += is_test and error is None
+        if error is not None:
+            failure = failure or f"line {statement.lineno}: {_describe(error)}"
+    return {"num": num, "passed": passed, "failure": failure}
+
+
+def _outcomes(tree: ast.Module, functions: Mapping[str, Call]) -> Iterator[Outcome]:
+    namespace: dict[str, object] = {"__name__": "tests", **functions}
+    for statement in tree.body:
+        error = None
         try:
-            question = {"call": name, "arguments": encoded(list(arguments)), "keywords": encoded(keywords)}
-        except CannotCross as error:
-            raise CannotAsk(f"an argument of {name}: {error}") from error
-        _CALLED.append(name)
-        answer = ask_outside(question)  # type: ignore[name-defined] # noqa: F821 - serve.py defines it
+            exec(compile(ast.Module([statement], []), "tests.py", "exec"), namespace)  # noqa: S102 - the tests
+        except BaseException as raised:  # noqa: BLE001 - the callers decide whose fault it is
+            error = raised
+        yield statement, error
+
+
+def _make_stub(name: str) -> Call:
+    def call(*arguments: object, **keywords: object) -> object:
+        _encode_call(name, arguments, keywords)
+        raise NoProgram
+
+    return call
+
+
+def _make_proxy(name: str) -> Call:
+    def call(*arguments: object, **keywords: object) -> object:
+        answer = ask_outside(_encode_call(name, arguments, keywords))  # type: ignore[name-defined] # noqa: F821 - serve.py defines it
         if "raised" in answer:
             raise _to_exception(*answer["raised"])
         return decoded(answer["value"])
 
     return call
+
+
+def _encode_call(name: str, arguments: tuple[object, ...], keywords: dict[str, object]) -> dict[str, object]:
+    try:
+        return {"call": name, "arguments": encoded(list(arguments)), "keywords": encoded(keywords)}
+    except CannotCross as error:
+        raise CannotAsk(f"an argument of {name}: {error}") from error
 
 
 def _to_exception(name: str, message: str) -> Exception:
@@ -79,9 +115,10 @@ def _names(tree: ast.Module) -> set[str]:
     return {name for name in used if not hasattr(builtins, name)}
 
 
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+def _is_test(statement: ast.stmt) -> bool:
+    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.Assert | ast.Expr) and not is_text
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     return traceback.format_exception_only(error)[-1].strip()[:300]
