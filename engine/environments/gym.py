@@ -1,4 +1,4 @@
-"""Any task of reasoning-gym by name, judged by the task's own scorer.
+"""Any task of reasoning-gym by name, judged by the task's own scorer, repaired where it pays guesses.
 
 Invariants:
 - a question's index is drawn from (seed, split, ordinal), and the question is used only if its text hashes to the
@@ -26,7 +26,7 @@ MAX_DRAWS: Final = 200
 PACKAGES: Final = ("reasoning-gym",)
 MEMORY_BYTES: Final = 1 << 30
 QUESTION_TIMEOUT_S: Final = 60.0
-_IMPORTS: Final = ("chance.py", "expressions.py", "judging.py")
+IMPORTS: Final = ("chance.py", "expressions.py", "judging.py", "repairs.py")
 
 
 class ReasoningGym:
@@ -39,14 +39,14 @@ class ReasoningGym:
         main = f"{inside_file('gym.py')}\n\nwarm_up({task!r}, {self._params!r})\n"
         self._questions = SandboxedGrader(
             main=main,
-            imports={name: inside_file(name) for name in _IMPORTS},
+            imports={name: inside_file(name) for name in IMPORTS},
             timeout_s=QUESTION_TIMEOUT_S,
             packages=PACKAGES,
             memory_bytes=MEMORY_BYTES,
         )
         self._scores = TextJudge(
             main=main,
-            imports=_IMPORTS,
+            imports=IMPORTS,
             function="score",
             timeout_s=timeout_s,
             packages=PACKAGES,

@@ -81,16 +81,21 @@ def _print_scores(gym: Any, task: str, num_questions: int, num_wrong: int, *, is
     for index, said in pairs:
         dataset, entry = made[index]
         dataset.seed = dataset.config.seed = index  # most of a task's questions share one
-        scores.append(_scored(dataset, entry, said))
+        judge = (lambda dataset, said, entry: gym.scored_as(task, dataset, said, entry)) if is_ours else _theirs
+        scores.append(_scored(judge, dataset, entry, said))
     print(json.dumps([task, scores, [said for _, said in pairs]]))
 
 
-def _scored(dataset: Any, entry: Any, said: str) -> float | str:
+def _theirs(dataset: Any, said: str, entry: Any) -> float:
+    return float(dataset.score_answer(said, entry))
+
+
+def _scored(judge: Any, dataset: Any, entry: Any, said: str) -> float | str:
     signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S)
     began = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            scored: float | str = float(dataset.score_answer(said, entry))
+            scored: float | str = judge(dataset, said, entry)
         except Exception as error:  # noqa: BLE001 - exceptions of both sides are compared too
             scored = type(error).__name__
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from engine.environments.gym import MEMORY_BYTES, PACKAGES
+from engine.environments.gym import IMPORTS, MEMORY_BYTES, PACKAGES
 from engine.environments.judging.graders import SpoiltByText, TextJudge, inside_file
 from engine.environments.judging.unit_tests import UnitTests
 from engine.environments.judging.verifiers import make_verifier
@@ -33,6 +33,10 @@ __all__ = ["sandbox"]
 INSIDE = Path(__file__).parents[3] / "engine" / "environments" / "sandbox" / "inside"
 READ = TASKS[:9]
 """The tasks of reasoning-gym whose scorers would evaluate the answer without our readers."""
+REPAIRED = (
+    "boxnet", "coin_flip", "game_of_life", "game_of_life_halting", "mini_sudoku", "polynomial_equations", "puzzle24",
+    "rectangle_count", "sudoku", "time_intervals",
+)  # fmt: skip
 HALF_PAID = 0.05
 """The most that the library's scorers give for a wrong but readable answer."""
 
@@ -56,7 +60,7 @@ class Gym:
         self._judge = TextJudge(
             main=f"{inside_file('gym.py')}\n{SHOWN}\n{warm}\n",
             function="shown",
-            imports=("chance.py", "expressions.py", "judging.py"),
+            imports=IMPORTS,
             timeout_s=timeout_s,
             packages=PACKAGES,
             memory_bytes=MEMORY_BYTES,
@@ -145,14 +149,21 @@ def test_every_scorer_that_evaluates_is_known() -> None:
 
 
 def compared(tasks: Sequence[str], num_questions: int, num_wrong: int) -> Iterator[tuple[str, list[object]]]:
-    """For each task the answers with different scores."""
+    """For each task the answers with different scores; where we repaired the scorer, those that now earn more, and
+    right ones that earn less."""
     with ThreadPoolExecutor(2) as both:
         theirs, ours = both.map(lambda side: _scores(tasks, num_questions, num_wrong, side), ("theirs", "ours"))
     for task in tasks:
         assert theirs[task][1] == ours[task][1], f"{task}: not the same texts"
         assert len(theirs[task][0]) == num_questions + num_wrong
         pairs = zip(*theirs[task], ours[task][0], strict=True)
-        yield task, [(text, theirs, ours) for theirs, text, ours in pairs if not _agree(text, theirs, ours)]
+        agree = _is_repaired if task in REPAIRED else _agree
+        yield task, [(text, theirs, ours) for theirs, text, ours in pairs if not agree(text, theirs, ours)]
+
+
+def _is_repaired(text: str, theirs: float | str, ours: float | str) -> bool:
+    """`test_guesses.py` has the right answers' scores."""
+    return _agree(text, theirs, ours) or (isinstance(theirs, float) and isinstance(ours, float) and ours < theirs)
 
 
 def _agree(text: str, theirs: float | str, ours: float | str) -> bool:

@@ -1,8 +1,8 @@
 """reasoning-gym's generators and scorers, with the scorers' evaluation of text replaced.
 
 Some scorers pass the model's answer to Python's `eval`, or to sympy's parser, which does the same. In their modules we
-bind readers of ours to these names; the rest of the scorer, and so every score, is the library's. `judging` refuses
-evaluation by any scorer that is not listed here.
+bind readers of ours to these names; the rest of the scorer, and so every score, is the library's, but for those that a
+guess earns (`repairs`). `judging` refuses evaluation by any scorer that is not listed here.
 """
 
 import ast
@@ -33,6 +33,7 @@ from chance import settled  # type: ignore[import-not-found]  # noqa: E402
 from expressions import expression  # type: ignore[import-not-found]  # noqa: E402
 from judging import Judging  # type: ignore[import-not-found]  # noqa: E402
 from reasoning_gym.factory import DATASETS  # noqa: E402
+from repairs import repaired  # type: ignore[import-not-found]  # noqa: E402
 
 EVALUATES = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
 """The answer is a list in Python's notation."""
@@ -59,14 +60,19 @@ def question(task: str, params: str, index: int) -> str:
 
 
 def score(task: str, params: str, index: int, answer: str, cpu_s: float) -> float | None:
-    """The score of the task's own scorer; None if it is not from 0 to 1. Call it in a process of its own."""
+    """The score of the task's own scorer, repaired where it pays guesses; None if it is not from 0 to 1. Call it in a
+    process of its own."""
     dataset, entry = _made(task, params, index)
     _OWN_TEXTS.update(texts_of(entry))
     judging = Judging(own_texts=_OWN_TEXTS, cpu_s=cpu_s)
     with contextlib.redirect_stdout(io.StringIO()):
-        scored = float(dataset.score_answer(answer, entry))
+        scored = scored_as(task, dataset, answer, entry)
     judging.refuse_if_evaluated()
     return scored if 0 <= scored <= 1 else None
+
+
+def scored_as(task: str, dataset: Any, answer: str, entry: Any) -> float:
+    return float(repaired(task, float(dataset.score_answer(answer, entry)), answer, entry))
 
 
 def warm_up(task: str, params: str) -> None:

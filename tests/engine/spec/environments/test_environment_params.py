@@ -85,6 +85,7 @@ def test_explicit_default_param_is_accepted(name: str) -> None:
         ("jsonl", {}, "data"),
         ("jsonl", {"data": "demo/sums", "held_out_column": "split", "held_out_share": 0.5}, "held_out_column"),
         ("jsonl", {"data": "demo/sums", "held_out_value": "exam"}, "held_out_value"),
+        ("reasoning_gym", {"task": "propositional_logic"}, "task"),
     ],
 )
 def test_conflicting_params_are_refused_by_both(name: str, params: dict[str, Any], at: str) -> None:
