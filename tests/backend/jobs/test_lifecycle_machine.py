@@ -40,7 +40,7 @@ from tests.backend.fake_ray import FakeRay
 
 PICK = st.integers(0, 1_000)
 RUNS = {JobState.STARTING, JobState.RUNNING, JobState.RECOVERING}
-FAILURES = st.sampled_from(["infrastructure", "capacity", "user_code", "config"])
+FAILURES = st.sampled_from(["infrastructure", "platform", "capacity", "user_code", "config"])
 
 
 @dataclass(slots=True)
@@ -163,7 +163,9 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(which=PICK, failure_class=FAILURES)
     def report_failure(self, which: int, failure_class: str) -> None:
-        self.say(which, {"type": "run_finished", "outcome": "failed", "failure_class": failure_class})
+        cause = "node_lost" if failure_class == "infrastructure" else None
+        body = {"type": "run_finished", "outcome": "failed", "failure_class": failure_class, "cause": cause}
+        self.say(which, body)
 
     @rule(which=PICK)
     def obey(self, which: int) -> None:

@@ -130,7 +130,7 @@ def test_run_ending_before_its_pause_succeeds(running: Job, attempt: JobAttempt,
 
 
 @pytest.mark.parametrize(
-    ("failure_class", "state"), [("infrastructure", "paused"), ("capacity", "paused"), ("user_code", "failed")]
+    ("failure_class", "state"), [("platform", "paused"), ("capacity", "paused"), ("user_code", "failed")]
 )
 def test_fault_while_pausing_pauses_unless_own_fault(
     running: Job, attempt: JobAttempt, now: datetime, failure_class: str, state: str
