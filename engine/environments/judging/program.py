@@ -58,10 +58,11 @@ class Program:
 
     def call(self, name: object, arguments: object, keywords: object) -> Answer:
         sent = self._ask("call_solution", name, arguments, keywords)
-        match sent:
-            case {"value": _} if len(sent) == 1:
-                return sent if _can_be_sent(sent) else _raised("ValueError", "its value is too long or nested too deep")
-            case {"raised": [str() as kind, str() as message]} if len(sent) == 1:
+        match sent if isinstance(sent, dict) and len(sent) == 1 else None:
+            case {"value": value}:
+                answer: Answer = {"value": value}
+                return answer if _can_be_sent(answer) else _raised("ValueError", "its value is too long or too deep")
+            case {"raised": [str() as kind, str() as message]}:
                 return _raised(kind, message)
         return _raised("TypeError", "no answer")
 
