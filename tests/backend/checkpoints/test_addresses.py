@@ -16,6 +16,7 @@ from backend.checkpoints.selectors import newest_checkpoint
 from backend.checkpoints.verification import verify_due
 from backend.jobs.attempts.tokens import token_of
 from backend.jobs.models import Job, JobAttempt
+from engine.live.process.settings import Settings
 from tests.backend.checkpoints.conftest import Save, folder_of, state_of
 
 pytestmark = pytest.mark.django_db
@@ -112,6 +113,12 @@ def test_foreign_address_is_refused(report: Report, bucket: None, address: str) 
 def test_own_address_is_recorded(report: Report, bucket: None, address: str) -> None:
     assert report(address) == 200
     assert Checkpoint.objects.count() == 1
+
+
+def test_folder_of_the_engine_is_the_own_address(report: Report, attempt: JobAttempt, store_dir: Path) -> None:
+    engine = Settings.from_environment({"LAMINAR_STORE_DIR": str(store_dir)})
+    folder = engine.attempt_folder(job=attempt.job_id, attempt=attempt.n, fence=attempt.fence) / "checkpoints"
+    assert report((folder / "step-000005").resolve().as_uri()) == 200
 
 
 def test_bucket_address_is_refused_without_a_bucket(report: Report, store_dir: Path) -> None:
