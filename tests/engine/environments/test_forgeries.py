@@ -219,6 +219,11 @@ def test_answers_to_parsing_tasks_score_as_in_the_library() -> None:
     assert dict(compared(READ, 4, 16)) == {task: [] for task in READ}
 
 
+@pytest.mark.long
+def test_answers_to_repaired_tasks_score_no_more_than_there() -> None:
+    assert dict(compared(REPAIRED, 4, 16)) == {task: [] for task in REPAIRED}
+
+
 @pytest.mark.soak
 def test_two_thousand_answers_a_task_score_as_in_the_library() -> None:
     tasks = _run_in_gym("print(json.dumps(gym.tasks()))")

@@ -36,7 +36,8 @@ IsRight = Callable[[float, str, Entry], bool]
 
 def repaired(task: str, scored: float, answer: str, entry: Entry) -> float:
     is_right = REPAIRS.get(task)
-    return scored if is_right is None or is_right(scored, answer, entry) else min(scored, CONSOLATION)
+    is_kept = is_right is None or scored <= CONSOLATION or is_right(scored, answer, entry)
+    return scored if is_kept else CONSOLATION
 
 
 def _is_whole(scored: float, answer: str, entry: Entry) -> bool:
