@@ -22,7 +22,7 @@ from engine.live.body.heartbeat import Heartbeat
 from engine.live.body.loop import Body, Loop, Upward
 from engine.live.body.recording import Recording
 from engine.live.process.core_waits import ProcessNamed, ProcessTimes, look_at, own_process
-from engine.live.process.kernel_kills import HostKills, KillReporter
+from engine.live.process.kernel_kills import MemoryReport, MemoryReporter
 from engine.live.process.settings import log_form
 from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.pipeline.messages.message import Message
@@ -35,17 +35,17 @@ log = logging.getLogger(__name__)
 # One thread each: messages keep their order, and a waiting poll never delays a delivery.
 CONCURRENCY_GROUPS = {"inbox": 1, "outbox": 1}
 
-Collected = Upward | TakenLines | HostKills | ProcessNamed
+Collected = Upward | TakenLines | MemoryReport | ProcessNamed
 
 
 class SideReports:
     """An actor's reports to the driver that are not messages: its process, log lines, OOM kills on its host."""
 
     def __init__(self, lines: LineKeeper) -> None:
-        self._lines, self._kills = lines, KillReporter()
+        self._lines, self._kills = lines, MemoryReporter()
         self._process: ProcessNamed | None = ProcessNamed(process=own_process())
 
-    def take(self) -> list[tuple[Address, TakenLines | HostKills | ProcessNamed]]:
+    def take(self) -> list[tuple[Address, TakenLines | MemoryReport | ProcessNamed]]:
         process, self._process = self._process, None
         return [(DRIVER, each) for each in (process, self._kills.news(), self._lines.take()) if each is not None]
 

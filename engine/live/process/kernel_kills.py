@@ -1,7 +1,10 @@
-"""OOM kills by the kernel, on every host of a run: a killed process cannot report its cause, but its host counts kills.
+"""Hosts that run out of memory: whether that killed a part, and whose memory it was.
 
-    the part is alive   ──reports its host's counter whenever it grows──▶ the watcher of the part
+    the part is alive   ──reports its host's counter of OOM kills, and its own memory, as they grow──▶ its watcher
     the part is dead    ──the watcher reads the host's counter again──▶ a higher count: the kernel killed the part
+                        ──the last reports of all parts there──▶ what the job held of that host
+
+A killed process cannot report its cause, and the kernel may kill another process than the one that grew.
 
 Invariants:
 - the comparison spans a few seconds: from the part's last report of the counter to its death;
@@ -10,6 +13,8 @@ Invariants:
 """
 
 import logging
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,82 +23,128 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from engine.fit.need import gigabytes
+from engine.process.held_memory import HeldMemory, held_by_tree
+from engine.training.checkpoint.host_memory import total_bytes
+
 log = logging.getLogger(__name__)
 
 _VMSTAT: Final = Path("/proc/vmstat")
 # A host that just ran out of memory has to start a process for the answer.
 ANSWERED_WITHIN_S: Final = 15.0
+MEASURED_EVERY_S: Final = 2.0  # reading a tree of processes takes milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostKills:
-    """A host's counter, read by a process there."""
+class MemoryReport:
+    """A part's memory and its host's, read by the part."""
 
     node: str
     """Ray's node id."""
     num_kills: int
+    """OOM kills that the host's kernel has counted."""
+    held: HeldMemory
+    host_bytes: int
 
-    @classmethod
-    def here(cls, vmstat: Path = _VMSTAT) -> "HostKills":
-        return cls(node=_own_node(), num_kills=_count(vmstat))
 
+class MemoryReporter:
+    """A part's reports: the first, each rise of its host's counter, each change of its own memory by an eighth."""
 
-class KillReporter:
-    """A part's reports of its host's counter."""
+    def __init__(self, vmstat: Path = _VMSTAT, clock: Callable[[], float] = time.monotonic) -> None:
+        self._vmstat, self._clock = vmstat, clock
+        self._reported: MemoryReport | None = None
+        self._held, self._measured_at = HeldMemory(), float("-inf")
 
-    def __init__(self, vmstat: Path = _VMSTAT) -> None:
-        self._vmstat = vmstat
-        self._reported: HostKills | None = None
-
-    def news(self) -> HostKills | None:
-        """The counter; None if it has not changed since the last call."""
-        kills = HostKills.here(self._vmstat)
-        if kills == self._reported:
+    def news(self) -> MemoryReport | None:
+        """None: nothing worth a report has changed."""
+        now, before = self._clock(), self._reported
+        if now - self._measured_at >= MEASURED_EVERY_S:
+            self._held, self._measured_at = held_by_tree(), now
+        num_kills = _count(self._vmstat)
+        if before is not None and num_kills == before.num_kills and self._held.is_near(before.held):
             return None
-        self._reported = kills
-        return kills
+        self._reported = MemoryReport(node=_own_node(), num_kills=num_kills, held=self._held, host_bytes=total_bytes())
+        return self._reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUse:
+    """What the parts of this job held of a host by their last reports."""
+
+    by_part: Mapping[str, HeldMemory]
+    host_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Parts share most of their shared memory: the weights."""
+        shared = max((held.shared for held in self.by_part.values()), default=0)
+        return shared + sum(held.own for held in self.by_part.values())
+
+    @property
+    def explains_a_full_host(self) -> bool:
+        return 2 * self.num_bytes >= self.host_bytes
+
+    @property
+    def largest(self) -> str:
+        return max(self.by_part, key=lambda part: self.by_part[part].own)
+
+
+def describe_use(use: HostUse | None, part: str) -> str:
+    """The end of a sentence about a host that was out of memory. `part`: the one that was killed."""
+    if use is None:
+        return ""
+    held = f"; this job held {gigabytes(use.num_bytes)} of its {gigabytes(use.host_bytes)}"
+    if not use.explains_a_full_host:
+        return f"{held}, so something else took it"
+    return (
+        held if use.largest == part else f"{held}, most of it {use.largest} ({gigabytes(use.by_part[use.largest].own)})"
+    )
 
 
 class KernelKills:
-    """The last report of each part's host."""
+    """The last report of each part."""
 
     def __init__(self, vmstat: Path = _VMSTAT) -> None:
         self._vmstat = vmstat
-        self._reports: dict[str, HostKills] = {}
+        self._reports: dict[str, MemoryReport] = {}
 
-    def record(self, part: str, report: HostKills) -> None:
+    def record(self, part: str, report: MemoryReport) -> None:
         self._reports[part] = report
+
+    def use_of_host(self, part: str) -> HostUse | None:
+        """By all parts on the host of this one. None: it has never reported."""
+        own = self._reports.get(part)
+        if own is None:
+            return None
+        by_part = {name: each.held for name, each in self._reports.items() if each.node == own.node}
+        return HostUse(by_part=by_part, host_bytes=own.host_bytes)
 
     def explain(self, part: str) -> bool:
         """Whether the kernel of a dead part's host has killed a process since the part's last report."""
         before = self._reports.pop(part, None)
         if before is None:
             return False
-        now = self._read(before.node)
-        return now is not None and now.num_kills > before.num_kills
+        num_kills = self._read(before.node)
+        return num_kills is not None and num_kills > before.num_kills
 
-    def _read(self, node: str) -> HostKills | None:
+    def _read(self, node: str) -> int | None:
         if node == _own_node():
-            return HostKills.here(self._vmstat)
+            return _count(self._vmstat)
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        task: Any = ray.remote(_read_here)
+        task: Any = ray.remote(_count)
         answer = task.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(self._vmstat)
         try:
-            kills: HostKills = ray.get(answer, timeout=ANSWERED_WITHIN_S)
+            num_kills: int = ray.get(answer, timeout=ANSWERED_WITHIN_S)
         except (RayError, GetTimeoutError) as error:
             log.warning("cannot read the OOM kills of host=%s error=%s", node, type(error).__name__)
             ray.cancel(answer)
             return None
-        return kills
+        return num_kills
 
 
 def _own_node() -> str:
     """This host's node id; empty outside of Ray."""
     return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
-
-
-def _read_here(vmstat: Path) -> HostKills:
-    return HostKills.here(vmstat)
 
 
 def _count(vmstat: Path) -> int:

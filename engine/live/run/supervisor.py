@@ -29,7 +29,7 @@ from engine.live.body.recording import Recording, plain
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
 from engine.live.process.core_waits import ProcessNamed
-from engine.live.process.kernel_kills import HostKills, KernelKills
+from engine.live.process.kernel_kills import KernelKills, MemoryReport, describe_use
 from engine.live.process.memory import arithmetic, is_out_of_memory, out_of_memory
 from engine.live.run.starved_parts import StarvedParts
 from engine.live.run.wiring import Network
@@ -206,7 +206,7 @@ class Supervisor:
         match message:
             case TakenLines():
                 self._recorder.on_lines(message)
-            case HostKills():
+            case MemoryReport():
                 self._kills.record(str(address), message)
             case ProcessNamed():
                 self._starved.introduce(address, incarnation, message)
@@ -223,13 +223,17 @@ class Supervisor:
                     self._deliver(DRIVER, message)
 
     def _on_died(self, address: Address, incarnation: int, error: RayError) -> None:
+        use = self._kills.use_of_host(str(address))
         killer = "Ray" if is_out_of_memory(error) else "the kernel" if self._kills.explain(str(address)) else ""
-        if killer:
-            needed = arithmetic(self._network.spec, part=address.kind)
-            message = out_of_memory(str(address), f"{killer} killed its process: its host was out of memory", needed)
-            self._deliver(DRIVER, RunBroken(failure_class="memory", message=message))
-        else:
+        if not killer:
             self._on_lost(address, incarnation, _reason(error))
+            return
+        why = f"{killer} killed its process: its host was out of memory{describe_use(use, str(address))}"
+        if use is not None and not use.explains_a_full_host:
+            self._on_lost(address, incarnation, why)
+            return
+        message = out_of_memory(str(address), why, arithmetic(self._network.spec, part=address.kind))
+        self._deliver(DRIVER, RunBroken(failure_class="memory", message=message))
 
     def _on_lost(self, address: Address, incarnation: int, reason: str, *, has_failed: bool = False) -> None:
         self._forget_load(address)

@@ -16,7 +16,7 @@ import ray
 
 from engine.live.checkpoints.apart import HostFolders, bring, no_damaged_copy, upload_own
 from engine.live.process.devices import claim_device
-from engine.live.process.kernel_kills import HostKills, KillReporter
+from engine.live.process.kernel_kills import MemoryReport, MemoryReporter
 from engine.live.trainer.shares import RankShare
 from engine.process.progress import LoopProgress, report_progress
 from engine.training.checkpoint.folder import CheckpointUnverified
@@ -43,10 +43,10 @@ class TrainerRankActor:
         self._folders = HostFolders(None)
         self._prepared: list[Any] = []
         self._share: RankShare | None = None
-        self._kills = KillReporter()
+        self._kills = MemoryReporter()
         self._checkpoints: Path | None = None
 
-    def started(self) -> HostKills | None:
+    def started(self) -> MemoryReport | None:
         """Answers once this process is up; returns kernel kills on its host, as `run` does."""
         return self._kills.news()
 
@@ -91,7 +91,7 @@ class TrainerRankActor:
             return str(error)
         return ""
 
-    def run(self, call: str, *raw: object) -> HostKills | None:
+    def run(self, call: str, *raw: object) -> MemoryReport | None:
         arguments = [self._folders.here(each) if isinstance(each, Path) else each for each in raw]
         with self._report_signs():
             answer = self._run_or_hang_up(lambda: getattr(self._built, call)(*arguments))
@@ -99,7 +99,7 @@ class TrainerRankActor:
             self._act, self._prepared = answer, arguments
         return self._kills.news()
 
-    def load(self, folder: Path) -> HostKills | None:
+    def load(self, folder: Path) -> MemoryReport | None:
         """As `run`. Every rank raises the same error for a damaged checkpoint: the ranks agree on it."""
         here = self._folders.here(folder)
 

@@ -27,7 +27,7 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from engine.live.checkpoints.apart import address_of, bring, is_elsewhere, make_mark, no_damaged_copy, own_root
 from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.process.deadline import LOOK_UP_EVERY_S, AwakeDeadline
-from engine.live.process.kernel_kills import HostKills, KernelKills
+from engine.live.process.kernel_kills import KernelKills, MemoryReport
 from engine.live.process.memory import describe_error, says_out_of_memory
 from engine.live.trainer.failed_ranks import end_failed
 from engine.live.trainer.rank_actor import MakeTrainer, TrainerRankActor, fetched_on
@@ -274,7 +274,7 @@ class RankGroup:
                 failures.append(f"rank {rank}: no answer")
                 continue
             try:
-                if isinstance(answer := ray.get(other), HostKills):
+                if isinstance(answer := ray.get(other), MemoryReport):
                     self._kills.record(f"rank {rank}", answer)
             except RayTaskError as error:
                 failures.append(f"rank {rank}: {_describe(error.cause)}")

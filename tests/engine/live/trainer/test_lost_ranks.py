@@ -3,6 +3,7 @@ lost or doubled. A rank out of memory ends the run instead, and is named."""
 
 import errno
 import os
+import re
 import resource
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from engine.live.process.kernel_kills import HostUse
 from engine.live.run import wiring
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.live.trainer.actor import TrainerActor
@@ -85,9 +87,10 @@ def strike_in_turn(marks: Path, trainer: Any) -> None:
         return train_step(*arguments)
 
     def published(*arguments: Any) -> Any:
-        write(*arguments)  # this rank's bytes are written, and not reported yet
+        sums = write(*arguments)  # this rank's bytes are written, and not reported yet
         if is_due(trainer, "handover", marks):
             die(marks, "handover")
+        return sums
 
     def prepared(folder: Path) -> Any:
         act = prepare_save(folder)
@@ -282,11 +285,12 @@ class Confining(MemorySink):
 
     def __init__(self, group: Path, kind: str) -> None:
         super().__init__()
-        self._group, self._kind = group, kind
+        self._group, self._kind, self._is_done = group, kind, False
 
     def record(self, body: FactBody) -> None:
         super().record(body)
-        if isinstance(body, StepTrained) and body.step == 1:
+        if isinstance(body, StepTrained) and not self._is_done:
+            self._is_done = True
             (self._group / "memory.limit_in_bytes").write_text(f"{2**20}")
             (self._group / "cgroup.procs").write_text(f"{actor_processes(self._kind)[0].pid}")
 
@@ -299,8 +303,9 @@ class Confining(MemorySink):
     ],
 )
 def test_kernel_kill_for_memory_ends_the_run_as_out_of_memory(
-    kind: str, devices: int, reason: str, small_group: Path, tmp_path: Path
+    kind: str, devices: int, reason: str, small_group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(HostUse, "explains_a_full_host", True)
     sink = Confining(small_group, kind)
     training = {"steps": 1_000, "prompts_per_step": 32}
     job = spec_of("torch", resources={"trainer_devices": devices}, training=training)
@@ -309,3 +314,12 @@ def test_kernel_kill_for_memory_ends_the_run_as_out_of_memory(
     cause = finished.message.splitlines()[0]
     assert cause.startswith("trainer ran out of memory (") and reason in cause and "needs less if you" in cause
     assert not [body for body in sink.bodies if isinstance(body, FaultDetected) and body.component == "trainer"]
+
+
+@pytest.mark.long
+def test_part_killed_for_memory_that_others_took_is_replaced(small_group: Path, tmp_path: Path) -> None:
+    sink = Confining(small_group, "TrainerActor")
+    finished = run(spec_of("torch", training={"steps": 6}), tmp_path / "checkpoints", sink)
+    assert finished.outcome == "succeeded", finished.message
+    fault = next(body for body in sink.bodies if isinstance(body, FaultDetected) and body.component == "trainer")
+    assert re.search(r"out of memory; this job held .* GB of its .* GB, so something else took it", fault.message)
