@@ -89,16 +89,16 @@ class HostUse:
         return max(self.by_part, key=lambda part: self.by_part[part].own)
 
 
-def describe_use(use: HostUse | None, part: str) -> str:
-    """The end of a sentence about a host that was out of memory. `part`: the one that was killed."""
+def describe_kill(killer: str, use: HostUse | None, part: str) -> str:
+    """`part`: the one that was killed, as its host was out of memory."""
+    killed = f"{killer} killed its process: its host was out of memory"
     if use is None:
-        return ""
-    held = f"; this job held {gigabytes(use.num_bytes)} of its {gigabytes(use.host_bytes)}"
+        return killed
+    held = f"{killed}; this job held {gigabytes(use.num_bytes)} of its {gigabytes(use.host_bytes)}"
     if not use.explains_a_full_host:
         return f"{held}, so something else took it"
-    return (
-        held if use.largest == part else f"{held}, most of it {use.largest} ({gigabytes(use.by_part[use.largest].own)})"
-    )
+    largest = gigabytes(use.by_part[use.largest].own)
+    return held if use.largest == part else f"{held}, most of it {use.largest} ({largest})"
 
 
 class KernelKills:

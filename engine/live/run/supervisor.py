@@ -29,7 +29,7 @@ from engine.live.body.recording import Recording, plain
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
 from engine.live.process.core_waits import ProcessNamed
-from engine.live.process.kernel_kills import KernelKills, MemoryReport, describe_use
+from engine.live.process.kernel_kills import KernelKills, MemoryReport, describe_kill
 from engine.live.process.memory import arithmetic, is_out_of_memory, out_of_memory
 from engine.live.run.starved_parts import StarvedParts
 from engine.live.run.wiring import Network
@@ -225,22 +225,18 @@ class Supervisor:
     def _on_died(self, address: Address, incarnation: int, error: RayError) -> None:
         use = self._kills.use_of_host(str(address))
         killer = "Ray" if is_out_of_memory(error) else "the kernel" if self._kills.explain(str(address)) else ""
-        if not killer:
-            self._on_lost(address, incarnation, _reason(error))
-            return
-        why = f"{killer} killed its process: its host was out of memory{describe_use(use, str(address))}"
-        if use is not None and not use.explains_a_full_host:
-            self._on_lost(address, incarnation, why)
-            return
-        message = out_of_memory(str(address), why, arithmetic(self._network.spec, part=address.kind))
-        self._deliver(DRIVER, RunBroken(failure_class="memory", message=message))
+        reason = describe_kill(killer, use, str(address)) if killer else _reason(error)
+        if killer and (use is None or use.explains_a_full_host):
+            message = out_of_memory(str(address), reason, arithmetic(self._network.spec, part=address.kind))
+            self._deliver(DRIVER, RunBroken(failure_class="memory", message=message))
+        else:
+            self._on_lost(address, incarnation, reason)
 
     def _on_lost(self, address: Address, incarnation: int, reason: str, *, has_failed: bool = False) -> None:
         self._forget_load(address)
         self._look_at_hosts()  # its host may be gone too
         watched_by = DRIVER if address.kind == "environment" else MANAGER
-        lost = PartLost(part=address, incarnation=incarnation, reason=reason, has_failed=has_failed)
-        self._deliver(watched_by, lost)
+        self._deliver(watched_by, PartLost(part=address, incarnation=incarnation, reason=reason, has_failed=has_failed))
 
     # ── the brains' body ──────────────────────────────────────────────────────────────────────────────────────────
 

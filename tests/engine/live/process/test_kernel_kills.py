@@ -12,7 +12,7 @@ from engine.live.process.kernel_kills import (
     KernelKills,
     MemoryReport,
     MemoryReporter,
-    describe_use,
+    describe_kill,
 )
 from engine.process.held_memory import HeldMemory
 
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.ray
 
 
 GB = 10**9
+KILLED = "Ray killed its process: its host was out of memory"
 
 
 def report(node: str, num_kills: int, *, own: int = 0, shared: int = 0) -> MemoryReport:
@@ -80,18 +81,20 @@ def test_part_reports_first_and_as_counter_or_memory_grow(tmp_path: Path, monkey
 
 def test_use_of_a_host_names_the_part_that_grew() -> None:
     kills = KernelKills()
-    assert kills.use_of_host("rollout/0") is None and describe_use(None, "rollout/0") == ""
+    assert kills.use_of_host("rollout/0") is None and describe_kill("Ray", None, "rollout/0") == KILLED
     for part, node, own in (("rollout/0", "a", 6), ("environment/0", "a", 40), ("rollout/1", "b", 60)):
         kills.record(part, report(node, 0, own=own * GB, shared=8 * GB))
     use = kills.use_of_host("rollout/0")
     assert use is not None and use.num_bytes == 54 * GB and use.explains_a_full_host
-    assert (
-        describe_use(use, "rollout/0") == "; this job held 54.0 GB of its 64.0 GB, most of it environment/0 (40.0 GB)"
-    )
-    assert describe_use(use, "environment/0") == "; this job held 54.0 GB of its 64.0 GB"
+    held = f"{KILLED}; this job held 54.0 GB of its 64.0 GB"
+    assert describe_kill("Ray", use, "rollout/0") == f"{held}, most of it environment/0 (40.0 GB)"
+    assert describe_kill("Ray", use, "environment/0") == held
 
 
 def test_job_that_held_little_of_a_host_does_not_explain_it() -> None:
     use = HostUse(by_part={"rollout/0": HeldMemory(own=6 * GB)}, host_bytes=64 * GB)
     assert not use.explains_a_full_host
-    assert describe_use(use, "rollout/0") == "; this job held 6.0 GB of its 64.0 GB, so something else took it"
+    assert (
+        describe_kill("Ray", use, "rollout/0")
+        == f"{KILLED}; this job held 6.0 GB of its 64.0 GB, so something else took it"
+    )
