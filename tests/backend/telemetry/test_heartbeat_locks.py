@@ -99,7 +99,7 @@ def test_heartbeat_is_noted_while_a_batch_is_being_stored(
     assert (attempt.acked_seq, attempt.last_seen_at, attempt.turns) == (1, later, 7), "the batch takes nothing back"
 
 
-def test_heartbeat_during_the_end_is_answered_and_the_next_refused(attempt: JobAttempt, now: datetime) -> None:
+def test_heartbeat_during_the_end_is_answered_the_next_refused(attempt: JobAttempt, now: datetime) -> None:
     def end(hold: Callable[[], None]) -> None:
         with transaction.atomic():
             job = locked_job(attempt.job_id)

@@ -178,7 +178,7 @@ def test_no_answer_can_change_how_the_next_is_judged() -> None:
         assert grader.call("judge", "pass") == 0.0, trick
 
 
-def test_grader_is_retryable_if_it_dies_not_if_it_hangs_or_raises() -> None:
+def test_grader_is_retried_if_it_dies_not_if_it_hangs_or_raises() -> None:
     code = "import os\ndef f(x):\n    if x < 0: os._exit(1)\n    while x > 1: pass\n    return 1 / x"
     grader = SandboxedGrader(main=code, timeout_s=0.3)
     for argument, kind, retryable in ((2, "timeout", False), (0, "error", False), (-1, "error", True)):
