@@ -151,6 +151,7 @@ def test_decoder_that_panics_refuses_texts_and_finds_no_stop(tmp_path: Path) -> 
 MARK = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
 
 
+@pytest.mark.long
 def test_host_without_a_sandbox_has_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_process, "TEXT_S", 2.0)
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
