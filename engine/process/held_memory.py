@@ -34,7 +34,7 @@ def held_by_tree(root: int | None = None) -> HeldMemory:
     own, shared, tree = 0, 0, [root or os.getpid()]
     for pid in tree:
         with suppress(*UNREADABLE):
-            status = _sizes(Path(f"{PROC}/{pid}/status"))
+            status = sizes_in(Path(f"{PROC}/{pid}/status"))
             own, shared = own + status.get("RssAnon", 0), max(shared, status.get("RssShmem", 0))
         with suppress(OSError):
             for children in Path(f"{PROC}/{pid}/task").glob("*/children"):
@@ -43,7 +43,7 @@ def held_by_tree(root: int | None = None) -> HeldMemory:
     return HeldMemory(own=own, shared=shared)
 
 
-def _sizes(status: Path) -> dict[str, int]:
-    """Lines such as `RssAnon:  12 kB`, in bytes."""
-    lines = [line.split() for line in status.read_text().splitlines()]
+def sizes_in(file: Path) -> dict[str, int]:
+    """Of a file of the kernel's: lines such as `RssAnon:  12 kB`, in bytes. Raises `OSError`."""
+    lines = [line.split() for line in file.read_text().splitlines()]
     return {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines if words[2:] == ["kB"]}

@@ -6,12 +6,10 @@ A line is an object of the row's columns without nulls; with values that JSON do
 of one with the others as text; of a row that cannot be used, a text that explains why.
 """
 
-import ctypes
 import errno
 import json
 import os
 import resource
-import signal
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from pyarrow import ipc, parquet
 
 from engine.environments.questions.lines import MAX_LINE_BYTES, TOO_LONG
 from engine.environments.questions.tables import Status
+from engine.process.held_memory import sizes_in
 
 MORE_MEMORY: Final = 1 << 30
 """Beyond what the process uses at its start. Honest pages have 1 MB, and a group of rows is decoded in parts."""
@@ -29,7 +28,6 @@ ROWS_OF_A_BATCH: Final = 256
 ROWS_FOR_NOTHING: Final = 100_000
 """So many rows may be in a file of any size, and one more for each of its bytes: distinct prompts take more."""
 MAX_UNUSABLE: Final = 2_000  # a data set is refused at half as many
-_PR_SET_PDEATHSIG: Final = 1
 _ARROW_FILE: Final = b"ARROW1"
 
 Fields = dict[str, Any]
@@ -53,9 +51,7 @@ def main() -> int:
 
 
 def _limit(room: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody would read the rest
-    fields = Path("/proc/self/status").read_text().split()
-    used = int(fields[fields.index("VmData:") + 1]) * 1024
+    used = sizes_in(Path("/proc/self/status"))["VmData"]
     for limited, most in ((resource.RLIMIT_DATA, used + MORE_MEMORY), (resource.RLIMIT_FSIZE, room)):
         _, hard = resource.getrlimit(limited)
         resource.setrlimit(limited, (most if hard < 0 else min(most, hard), hard))

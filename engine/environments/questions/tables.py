@@ -7,7 +7,8 @@ hostile bytes. Neither is ever in the process of an engine's part, and a single 
 Parquet (compressed in groups of rows) and an Arrow stream do not offer.
 
 Invariants:
-- the memory of that process, its disk and its rows are bounded by constants and by the size of the file;
+- the memory of that process, its disk and its rows are bounded by constants and by the size of the file, and it ends
+  with the thread that waits for it;
 - only columns that are read are written.
 """
 
@@ -24,6 +25,7 @@ from typing import BinaryIO, Final
 import engine
 from engine.environments.questions.lines import LineFile
 from engine.environments.questions.question import Row
+from engine.environments.sandbox.starting import program_at
 
 ROOM_BYTES: Final = 1 << 30
 EXPANSION: Final = 100
@@ -71,8 +73,9 @@ def _written_as_lines(path: Path, columns: Collection[str] | None) -> BinaryIO:
     free, expanded = shutil.disk_usage(tempfile.gettempdir()).free // 2, EXPANSION * path.stat().st_size + ROOM_BYTES
     wanted = None if columns is None else sorted(columns)
     arguments = [str(path.absolute()), str(file.fileno()), str(min(free, expanded)), json.dumps(wanted)]
+    command = [sys.executable, "-m", "engine.environments.questions.table_lines", *arguments]
     done = subprocess.run(
-        [sys.executable, "-m", "engine.environments.questions.table_lines", *arguments],
+        [program_at("setpriv"), "--pdeathsig", "KILL", "--", *command],
         cwd=_ENGINE, stdin=subprocess.DEVNULL, capture_output=True, text=True, pass_fds=(file.fileno(),), check=False,
     )  # fmt: skip
     if done.returncode == 0:

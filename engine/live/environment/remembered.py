@@ -1,6 +1,6 @@
 """The latest answers of an environment, for requests that come again after a move or a lost message.
 
-Invariant: they take at most MAX_BYTES, whatever an environment returns; an evicted one is computed again.
+Invariant: they take at most MAX_BYTES with any environment; an evicted one is computed again.
 """
 
 import sys

@@ -26,6 +26,7 @@ from engine.live.rollout.wording import Wording
 from engine.live.run.history_cost import STAND_IN, warnings_of_history
 from engine.live.run.model_check import TOOLS_HIDDEN
 from engine.pipeline.records import GroupKey, SampleKey
+from engine.process.held_memory import sizes_in
 from engine.spec.job import JobSpec
 from engine.spec.slots import kv_tokens_of_a_slot
 
@@ -101,8 +102,7 @@ def _num_bytes(question: Prompt) -> int:
 def bounded() -> Iterator[None]:
     """Raises `ValueError` if the block uses too much memory."""
     soft, hard = getrlimit(RLIMIT_DATA)
-    fields = Path("/proc/self/status").read_text().split()
-    most = int(fields[fields.index("VmData:") + 1]) * 1024 + MORE_MEMORY
+    most = sizes_in(Path("/proc/self/status"))["VmData"] + MORE_MEMORY
     setrlimit(RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
     try:
         yield

@@ -1,5 +1,5 @@
-"""The main.py of a text process: serves a model's chat template and tokenizer from files beside it. The engine does not
-import it; `text_process.py` sends it into the sandbox with chat.py and tokenizer.py.
+"""The main.py of a text process: serves a model's chat template and tokenizer from files in its folder. The
+engine does not import it; `text_process.py` sends it into the sandbox with chat.py and tokenizer.py.
 
 Invariants:
 - every function returns {"value": …}, or {"refused": why} for any error or panic of template or tokenizer: the process

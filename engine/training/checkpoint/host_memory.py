@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from engine.process.held_memory import sizes_in
+
 # Ray kills workers once 95 % of a host's memory is in use, by any process.
 _KEPT_FREE: Final = 0.05
 
@@ -55,12 +57,10 @@ def _measure_regrowth() -> int:
 
 
 def _read_fields(file: Path) -> dict[str, int]:
-    """Reads lines of the form `Name:  12 kB`, in bytes."""
     try:
-        lines = [line.split() for line in file.read_text().splitlines()]
+        return sizes_in(file)
     except OSError:
         return {}
-    return {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines if words[2:] == ["kB"]}
 
 
 def _read_plain_fields(file: Path) -> dict[str, int]:

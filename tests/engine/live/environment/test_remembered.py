@@ -1,4 +1,4 @@
-"""Remembered answers take bounded memory, whatever their environment returns."""
+"""Remembered answers take bounded memory with any environment."""
 
 from collections.abc import Mapping
 

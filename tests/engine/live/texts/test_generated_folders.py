@@ -1,5 +1,5 @@
-"""Generated hostile folders: whatever a template, tokenizer or configuration holds, it is read, or refused as the
-customer's, within the bounds and outside of this process."""
+"""Generated hostile folders: each template, tokenizer and configuration is read, or refused as the customer's, within
+the bounds and outside of this process."""
 
 import json
 import random
