@@ -8,6 +8,8 @@ Invariants:
 import re
 import ssl
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 OWN_AUTHORITY: Final = "LAMINAR_CA_FILE"
@@ -37,7 +39,14 @@ _MEANINGS: Final = (
 
 
 def trusted(authorities: str) -> ssl.SSLContext:
-    """The public authorities, plus those of this file (PEM) if it is set. Raises `OSError` (`SSLError` is one)."""
+    """The public authorities, plus those of this file (PEM) if it is set; shared, so nobody may change it. A changed
+    file is read again. Raises `OSError` (`SSLError` is one)."""
+    return _context(authorities, Path(authorities).stat().st_mtime_ns if authorities else 0)
+
+
+@lru_cache(maxsize=4)
+def _context(authorities: str, _changed_ns: int) -> ssl.SSLContext:
+    """Parsing the public authorities takes 25 ms of a core."""
     context = ssl.create_default_context()
     if authorities:
         context.load_verify_locations(authorities)

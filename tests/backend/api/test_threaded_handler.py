@@ -98,8 +98,8 @@ def test_nothing_of_a_request_is_left_in_its_thread(url: str) -> None:
 
 
 def test_finished_request_holds_no_connection(url: str) -> None:
-    with ThreadPoolExecutor(8) as asking:
-        list(asking.map(lambda _: httpx.get(f"{url}/plain").raise_for_status(), range(40)))
+    with httpx.Client() as client, ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: client.get(f"{url}/plain").raise_for_status(), range(40)))
     connection.close()
     eventually(connections_out, "every connection is returned", until=lambda number: number == 0)
 
