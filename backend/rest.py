@@ -6,6 +6,7 @@ Above all apps, so that these can use backend.api (errors, paging, idempotency, 
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -29,9 +30,14 @@ class PublicApi(NinjaAPI):
         """Made of method and path, so it stays when code moves: get_job, post_job_cancel, get_jobs."""
         return operation_id(operation.methods[0], operation.path)
 
-    def get_openapi_schema(self, **kwargs: Any) -> OpenAPISchema:
+    def get_openapi_schema(
+        self, *, path_prefix: str | None = None, path_params: dict[str, Any] | None = None
+    ) -> OpenAPISchema:
+        return _document(self, self.get_root_path(path_params or {}) if path_prefix is None else path_prefix)
+
+    def make_openapi_schema(self, path_prefix: str) -> OpenAPISchema:
         """ninja declares application/json for every response; errors are problem+json."""
-        document = super().get_openapi_schema(**kwargs)
+        document = super().get_openapi_schema(path_prefix=path_prefix)
         for methods in document["paths"].values():
             for operation in methods.values():
                 for status, response in operation["responses"].items():
@@ -39,6 +45,12 @@ class PublicApi(NinjaAPI):
                         response["content"] = {CONTENT_TYPE: response["content"]["application/json"]}
         _rename_tuple_items(document)
         return document
+
+
+@cache
+def _document(api: PublicApi, path_prefix: str) -> OpenAPISchema:
+    """Made once: it takes a second of a core, and every visitor may fetch it."""
+    return api.make_openapi_schema(path_prefix)
 
 
 def _rename_tuple_items(node: object) -> None:

@@ -45,6 +45,11 @@ def test_the_document_is_openapi_3_1_with_one_security_scheme(document: dict[str
     assert document["components"]["securitySchemes"] == {"ApiKeyAuth": {"type": "http", "scheme": "bearer"}}
 
 
+def test_document_is_made_once() -> None:
+    """It takes a second of a core, and needs no key."""
+    assert rest_api.get_openapi_schema(path_prefix="/") is rest_api.get_openapi_schema(path_prefix="/")
+
+
 def test_no_two_shapes_have_one_name(document: dict[str, Any]) -> None:
     """The document has one entry per name: one of two shapes would be described as the other."""
     ours = defaultdict[str, set[str]](set)
