@@ -101,15 +101,31 @@ def _set_timeout(item: pytest.Item, marks: set[str]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Imports and thousands of collected tests live until the end: the garbage collector need not walk them, neither
-    again and again while they grow nor afterwards."""
+    """Collects no garbage while imports and thousands of tests, which live until the end, are made."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
-        gc.freeze()
+        _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
+    """After each file the garbage collector forgets what is still alive, such as libraries that its tests imported:
+    DeepSpeed and others collect in every test, which took up to a second."""
+    if os.environ.get(WARM) and isinstance(item, pytest.Function):
+        # Its own fixtures end, those of its class and module stay; pytest reads nothing else of `nextitem`.
+        runtestprotocol(item, log=False, nextitem=cast(pytest.Item, item.parent))
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        _freeze()
+    return result
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -128,13 +144,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     cost = _METER.lap()
     item.user_properties.append((COST, (cost.wall_s, cost.cpu_s)))  # the report of a later phase holds the earlier ones
     return (yield)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    if os.environ.get(WARM) and isinstance(item, pytest.Function):
-        # Its own fixtures end, those of its class and module stay; pytest reads nothing else of `nextitem`.
-        runtestprotocol(item, log=False, nextitem=cast(pytest.Item, item.parent))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
