@@ -46,8 +46,8 @@ ODD_VALUES = (
 )
 
 
-def rewards(tests: str, *programs: str) -> dict[str, float]:
-    judged = UnitTests(timeout_s=5)
+def rewards(tests: str, *programs: str, timeout_s: float = 5) -> dict[str, float]:
+    judged = UnitTests(timeout_s=timeout_s)
     return {program: judged.verdict(tests, program).reward for program in programs}
 
 
@@ -73,7 +73,6 @@ def test_value_that_fits_only_once_fails_the_test() -> None:
         ("import os\nos._exit(add(1, 2) != 3)", "0"),
         ("if add(1, 2) != 3: raise KeyboardInterrupt\nassert add(1, 2) == 3", "0"),
         ("x = [0] * add(1, 2)\nassert add(1, 2) == 3", "1 << 40"),
-        ("import time\ntime.sleep(add(1, 2))\nassert add(1, 2) == 3", "600"),
         ("f = open('/tmp/x', 'w')\nf.write(add(1, 2) * 20)\nf.flush()\nassert add(1, 2) == 3", "'x' * 4_000_000"),
         ("import ctypes\nctypes.string_at(add(1, 2))", "0"),
     ],
@@ -81,6 +80,12 @@ def test_value_that_fits_only_once_fails_the_test() -> None:
 def test_value_that_breaks_the_tests_fails_them(tests: str, returns: str) -> None:
     program = f"def add(a, b): return {returns}"
     assert rewards(tests, program) == {program: 0.0}
+
+
+def test_tests_that_sleep_for_a_programs_value_fail() -> None:
+    program = "def add(a, b): return 600"
+    tests = "import time\ntime.sleep(add(1, 2))\nassert add(1, 2) == 3"
+    assert rewards(tests, program, timeout_s=0.5) == {program: 0.0}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_name_of_another_kind_is_the_programs_fault(tests: str) -> None:
         "assert add(lambda: 1, 2)",
         "if add(1, 2): pass\nassert add(lambda: 1, 2)",
         "raise SystemExit(0)\nassert add(1, 2) == 3",
-        "while True: pass\nassert add(1, 2) == 3",
+        pytest.param("while True: pass\nassert add(1, 2) == 3", marks=pytest.mark.long),
         "",
     ],
 )

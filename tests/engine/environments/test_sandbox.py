@@ -38,7 +38,7 @@ CASES = [
     *((attack, "group") for attack in CORPUS if parent_of_groups() is not None),
     *((attack, "alone") for attack in CORPUS if outcome_of(attack, "alone") != "TimedOut"),
 ]
-WALL_S = 1.5
+WALL_S = 0.8  # of its own time
 LONG_S = 30.0  # long enough for a script that ends by itself, even if a busy machine starts it late
 needs_sandbox = pytest.mark.usefixtures("sandbox")
 

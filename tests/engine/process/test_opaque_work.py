@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from engine.process.opaque_work import OpaqueWork
 
-LOOKS = 1_000
+LOOKS = 250
 
 
 @contextmanager
