@@ -109,8 +109,8 @@ def _note(pool: ResourcePool, *, is_failing: bool, now: datetime, **seen: object
 def describe_problem(probe: ClusterProbe) -> str:
     """The problem, for operators."""
     if probe.problem:
-        return f"its Ray does not respond: {probe.problem}"
-    return f"its Ray has {probe.devices} of the {probe.promised} devices promised on these hosts"
+        return f"Ray does not respond: {probe.problem}"
+    return f"Ray has {probe.devices} of the {probe.promised} devices promised on these hosts"
 
 
 def is_failing(probe: ClusterProbe | None, now: datetime) -> bool:

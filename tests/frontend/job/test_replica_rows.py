@@ -41,8 +41,8 @@ def ran(world: World, num: int) -> Job:
 def test_each_replica_has_a_row_with_its_shares_in_words(world: World) -> None:
     found = rows_of(ran(world, 2))
     assert [row.replica for row in found.rows] == [0, 1]
-    assert found.rows[0].did == "wrote 55 %, idle 20 %, read 10 %"
-    assert re.fullmatch(r"idle (5|6)\d %, wrote 2\d %, .*", found.rows[1].did), found.rows[1].did
+    assert found.rows[0].did == "generating 55 %, idle 20 %, reading prompts 10 %"
+    assert re.fullmatch(r"idle (5|6)\d %, generating 2\d %, .*", found.rows[1].did), found.rows[1].did
     held = found.rows[1].held
     assert held is not None and (held.incarnation, held.num_waiting, held.kv_used) == (1, 1, 0.4)
 
@@ -58,7 +58,7 @@ def test_no_doing_is_told_by_its_colour_alone(owner: Client, world: World) -> No
     said = owner.get(f"/jobs/{ran(world, 2).pk}/").content.decode()
     rects = re.findall(r'<rect x="[\d.]+%" y="\d+" width="[\d.]+%" height="(\d+)" data-doing="(\w+)"><title>', said)
     assert rects and all(int(height) == HEIGHTS[doing] for height, doing in rects)
-    assert "wrote 55 %" in said and "restarted 1 time" in said
+    assert "generating 55 %" in said and "restarted 1 time" in said
 
 
 @pytest.mark.long
@@ -94,7 +94,7 @@ def test_rolled_up_minutes_draw_the_same_as_spans(world: World) -> None:
     seed.ended(job, JobState.SUCCEEDED, message="All 3 steps are done.")
     ReplicaActivity.objects.all().delete()
     found = rows_of(job)
-    assert found.rows[0].did == "wrote 55 %, idle 20 %, read 10 %"
+    assert found.rows[0].did == "generating 55 %, idle 20 %, reading prompts 10 %"
     assert found.rows[0].pieces[0].doing == "decode"
     assert all(piece.x >= 0 and piece.x + piece.width <= 100.001 for row in found.rows for piece in row.pieces)
     assert len(found.rows[1].pieces) <= COLUMNS

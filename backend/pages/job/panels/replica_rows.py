@@ -27,11 +27,11 @@ MOST_WORDS: Final = 3
 """The number of activities listed per row, the longest first."""
 
 WORDS: Final[Mapping[str, str]] = {
-    "decode": "wrote",
-    "prefill": "read",
-    "environment": "waited for the environment",
-    "weights": "took weights",
-    "move": "moved answers",
+    "decode": "generating",
+    "prefill": "reading prompts",
+    "environment": "waiting for the environment",
+    "weights": "loading weights",
+    "move": "moving trajectories",
     "idle": "idle",
 }
 HEIGHTS: Final = dict(zip(DOINGS, (14, 11, 8, 6, 4, 2), strict=True))
