@@ -6,22 +6,23 @@
 Invariants:
 - an address is accepted and followed only if it is the one place where the attempt may write that step, spelled the
   way the engine spells it: no attempt can have other files read, resumed from or deleted; links are not followed;
+- nodes write these files: only regular ones are read, and of a manifest `MOST_MANIFEST_BYTES` at most;
 - names come from a verified manifest, never from a request;
 - removal deletes the manifest first, so a half-removed checkpoint does not look complete.
 """
 
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from django.conf import settings
 
 from backend.checkpoints.models import Checkpoint
 from backend.store.chosen import store
-from backend.store.folder import sync_folder
-from backend.store.port import NotStored, ObjectStore
+from backend.store.node_files import open_file, opened_folder, remove_folder
+from backend.store.port import NotStored, ObjectStore, StoreError
 from engine.spec.assets.store_address import StoreAddress
 from engine.spec.checkpoint_manifest import (
     MANIFEST_FILE,
@@ -30,6 +31,8 @@ from engine.spec.checkpoint_manifest import (
     CheckpointPart,
 )
 
+MOST_MANIFEST_BYTES: Final = 4 * 2**20
+"""Some thirty thousand parts; a checkpoint has three and one for each rank."""
 _READ_BYTES: Final = 4 * 2**20
 
 
@@ -38,7 +41,13 @@ class Elsewhere(Exception):
 
 
 class MissingPart(Exception):
-    """A part in the manifest is missing."""
+    """A part in the manifest is missing, or is no file that a checkpoint may have."""
+
+
+class Unfinished(StoreError):
+    """More files are left than one call removes. The next call continues."""
+
+    retryable = True
 
 
 class CheckpointFiles(Protocol):
@@ -54,7 +63,8 @@ class CheckpointFiles(Protocol):
     def url(self, part: CheckpointPart, *, expires_in_s: int) -> str | None:
         """A URL of the store for the part; None: only this site can serve it."""
 
-    def remove(self) -> None: ...
+    def remove(self) -> None:
+        """Raises `Unfinished`."""
 
 
 def own_key(uri: str, *, job: str, attempt: int, step: int) -> str:
@@ -76,7 +86,7 @@ def files_of(checkpoint: Checkpoint) -> CheckpointFiles:
     key = own_key(checkpoint.uri, job=checkpoint.job_id, attempt=checkpoint.attempt, step=checkpoint.step)
     if not checkpoint.uri.startswith("file:"):
         return StoredFiles(store(), key)
-    return FolderFiles(_folder_of_jobs().resolve() / key.removeprefix("jobs/"))
+    return FolderFiles(_folder_of_jobs().resolve(), key.removeprefix("jobs/").split("/"))
 
 
 def _addresses_of_jobs() -> Iterator[str]:
@@ -88,55 +98,59 @@ def _addresses_of_jobs() -> Iterator[str]:
     yield _folder_of_jobs().resolve().as_uri()
 
 
+def _whole_manifest(content: bytes) -> bytes:
+    if len(content) > MOST_MANIFEST_BYTES:
+        raise MissingPart(f"{MANIFEST_FILE} has more than {MOST_MANIFEST_BYTES:,} bytes")
+    return content
+
+
 def _folder_of_jobs() -> Path:
     store_dir: Path = settings.ENVIRONMENT.store_dir
     return store_dir.absolute() / "jobs"
 
 
 class FolderFiles:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, jobs: Path, names: Sequence[str]) -> None:
+        """`jobs`: without links. `names`: of the folders below it, down to the checkpoint's."""
+        folder = jobs.joinpath(*names)
         if folder.resolve() != folder:
             raise Elsewhere(f"{folder.name} is a link to another place")
-        self._folder = folder
+        self._jobs, self._names = jobs, names
 
     def manifest(self) -> bytes:
-        return b"".join(self._read(MANIFEST_FILE))
+        with self._open(MANIFEST_FILE) as file:
+            return _whole_manifest(file.read(MOST_MANIFEST_BYTES + 1))
 
     def chunks(self, name: str, part: CheckpointPart) -> Iterator[bytes]:
-        return self._read(name)
+        with self._open(name) as file:
+            while piece := file.read(_READ_BYTES):
+                yield piece
 
     def num_bytes(self, name: str, part: CheckpointPart) -> int:
-        try:
-            return self._resolve(name).stat().st_size
-        except OSError as error:
-            raise MissingPart(f"{name} cannot be read: {error.strerror}") from error
+        with self._open(name) as file:
+            return os.fstat(file.fileno()).st_size
 
     def url(self, part: CheckpointPart, *, expires_in_s: int) -> str | None:
         return None
 
     def remove(self) -> None:
-        (self._folder / MANIFEST_FILE).unlink(missing_ok=True)
-        if self._folder.is_dir():
-            sync_folder(self._folder)
-            shutil.rmtree(self._folder)
-        if self._folder.parent.is_dir():
-            sync_folder(self._folder.parent)
-
-    def _read(self, name: str) -> Iterator[bytes]:
+        *above, name = self._names
         try:
-            handle = os.open(self._resolve(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with opened_folder(self._jobs, self._names) as folder, suppress(FileNotFoundError):
+                os.unlink(MANIFEST_FILE, dir_fd=folder)
+                os.fsync(folder)
+            with opened_folder(self._jobs, above) as parent:
+                if not remove_folder(parent, name):
+                    raise Unfinished(f"{name} has more entries than one call removes")
+                os.fsync(parent)
+        except FileNotFoundError:
+            return
+
+    def _open(self, name: str) -> BinaryIO:
+        try:
+            return open_file(self._jobs, (*self._names, *name.split("/")))
         except OSError as error:
             raise MissingPart(f"{name} cannot be read: {error.strerror}") from error
-        with os.fdopen(handle, "rb") as file:
-            while piece := file.read(_READ_BYTES):
-                yield piece
-
-    def _resolve(self, name: str) -> Path:
-        path = self._folder / name
-        above = path.parent.resolve()
-        if self._folder not in (above, above.parent) or path.parent != above or path.is_symlink():
-            raise MissingPart(f"{name} is not a file of this checkpoint")
-        return path
 
 
 class StoredFiles:
@@ -145,7 +159,7 @@ class StoredFiles:
 
     def manifest(self) -> bytes:
         try:
-            return self._objects.get(f"{self._key}/{MANIFEST_FILE}")
+            return _whole_manifest(self._objects.get_range(f"{self._key}/{MANIFEST_FILE}", 0, MOST_MANIFEST_BYTES + 1))
         except NotStored as error:
             raise MissingPart(f"{MANIFEST_FILE} is not in the store") from error
 

@@ -10,10 +10,12 @@ Invariants:
 - submissions with neither this installation's name nor the id of one of its jobs are not ours, and stay untouched.
 """
 
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -22,13 +24,14 @@ from django.conf import settings
 from backend.jobs.generation.raising import generation_number
 from backend.jobs.models import HOLDING_STATES, Generation, Job, JobAttempt, JobState
 from backend.ports import Port
-from engine.spec.fact_segments import SPOOL_FOLDER, has_segments
+from engine.spec.fact_segments import MOST_ENTRIES, NO_FOLDER, SPOOL_FOLDER, has_segments
 
 LeftFacts = Callable[[JobAttempt, datetime], bool]
 left_facts: Port[LeftFacts] = Port("the facts that a driver left in its folder")
 """Stores the missing facts and returns whether there were any. Telemetry, a layer above, provides it."""
 
 _SUBMISSION = re.compile(r"(job_[0-9A-Za-z_]+)-([0-9]{1,9})-([0-9]{1,10})-([0-9a-f]{8})")
+_ATTEMPT_FOLDER = re.compile(r"attempt-([0-9]{1,9})-fence-([0-9]{1,10})", re.ASCII)
 _UNFINISHED: Final = frozenset({*HOLDING_STATES, JobState.QUEUED, JobState.VALIDATING})
 
 
@@ -66,10 +69,20 @@ def adoptable_fence(job: Job, n: int, generation: int) -> int | None:
     if job.fence >= generation:
         return None
     home = spool_of(job.pk, n, 0).parents[1]
-    matches = (re.fullmatch(r"attempt-[0-9]+-fence-([0-9]{1,10})", path.name) for path in home.glob(f"attempt-{n}-*"))
-    fences = [int(match[1]) for match in matches if match is not None]
-    lost = [fence for fence in fences if job.fence < fence < generation and has_segments(spool_of(job.pk, n, fence))]
-    return max(lost, default=None)
+    lost = (fence for fence in _fences_left(home, n) if job.fence < fence < generation)
+    return next((fence for fence in sorted(lost, reverse=True) if has_segments(spool_of(job.pk, n, fence))), None)
+
+
+def _fences_left(home: Path, n: int) -> Sequence[int]:
+    """The fences in the names of this attempt's folders, of the first `MOST_ENTRIES` names."""
+    try:
+        with os.scandir(home) as entries:
+            matches = [_ATTEMPT_FOLDER.fullmatch(entry.name) for entry in islice(entries, MOST_ENTRIES)]
+    except OSError as error:
+        if error.errno not in NO_FOLDER:
+            raise
+        return ()
+    return [int(match[2]) for match in matches if match is not None and int(match[1]) == n]
 
 
 def orphaned_submissions(live: Iterable[str]) -> list[str]:

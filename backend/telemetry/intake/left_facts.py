@@ -11,14 +11,12 @@ Invariants:
 """
 
 import logging
-import os
-import stat
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from django.conf import settings
 from pydantic import ValidationError
@@ -26,6 +24,7 @@ from pydantic import ValidationError
 from backend.errors import Refusal
 from backend.jobs.generation.left_behind import spool_of
 from backend.jobs.models import JobAttempt
+from backend.store.node_files import open_file
 from backend.telemetry.intake.ingest import ingest_facts
 from engine.spec.control import MAX_FACTS_PER_BATCH, FactBatch
 from engine.spec.fact_segments import first_seqs, segment_name
@@ -64,21 +63,19 @@ def _store(attempt: JobAttempt, facts: list[Fact], now: datetime) -> int:
 
 
 def _facts_after(acked: int, spool: Path) -> Iterator[Fact]:
-    home = Path(settings.ENVIRONMENT.store_dir).resolve() / "jobs"
-    if spool.resolve() != home / spool.parent.parent.name / spool.parent.name / spool.name:
+    home = (Path(settings.ENVIRONMENT.store_dir) / "jobs").resolve()
+    names = (spool.parent.parent.name, spool.parent.name, spool.name)
+    if spool.resolve() != home.joinpath(*names):
         raise ValueError(f"{spool} leads outside the attempt's folder")
     firsts = first_seqs(spool)
     if firsts and firsts[0] > acked + 1:
         raise ValueError(f"fact {acked + 1} was discarded, the oldest left is {firsts[0]}: the backup is too old")
     begin = max((first for first in firsts if first <= acked + 1), default=1)
     for first in firsts[bisect_left(firsts, begin) :]:
-        yield from (fact for fact in _facts_in(spool / segment_name(first)) if fact.seq > acked)
+        with open_file(home, (*names, segment_name(first))) as segment:
+            yield from (fact for fact in _facts_in(segment) if fact.seq > acked)
 
 
-def _facts_in(segment: Path) -> Iterator[Fact]:
-    handle = os.open(segment, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError(f"{segment} is not a file")
-        while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
-            yield Fact.model_validate_json(line)
+def _facts_in(segment: BinaryIO) -> Iterator[Fact]:
+    while (line := segment.readline(LONGEST_LINE)).endswith(b"\n"):
+        yield Fact.model_validate_json(line)

@@ -1,8 +1,8 @@
 """Checkpoints are kept while needed, and deleted so that a crash does no harm."""
 
+import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.checkpoints import retention
+from backend.checkpoints import files, retention
 from backend.checkpoints.models import Checkpoint, Retention
 from backend.checkpoints.retention import Kept, remove_files, sweep, to_delete
 from backend.checkpoints.services import GRACE, InUse, delete_checkpoint
@@ -126,12 +126,12 @@ class TestRetention:
         checkpoint = save(1)
         delete_checkpoint(checkpoint.pk, actor="user:1", now=now)
 
-        def die(folder: Path) -> None:
-            (Path(folder) / "model.safetensors").unlink()
+        def die(parent: int, name: str) -> bool:
+            os.unlink(f"{name}/model.safetensors", dir_fd=parent)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("shutil.rmtree", die)
+            patch.setattr(files, "remove_folder", die)
             remove_files(now=now + GRACE)
         assert state_of(checkpoint) == "deleting"
         assert not (folder_of(checkpoint) / "manifest.json").exists(), (
