@@ -4,8 +4,9 @@
 
 Invariants:
 - a nudge only triggers a pull: everything sent was read from Postgres, so a lost nudge only delays;
-- the key is checked again every `RECHECK_EVERY_S`, and at once when its owner's rights change: nothing is sent between
-  that notice and the check;
+- the key is checked once its stream has joined the hub (a notice before that had no receiver), again every
+  `RECHECK_EVERY_S`, and at once when its owner's rights change: nothing is sent between that notice and the check, also
+  of what was read before;
 - between two pulls a stream holds no pool connection and no thread: all streams of a process share `READERS`, so their
   number is limited by memory only;
 - something is sent every `HEARTBEAT_S`, so that both ends notice a dead peer.
@@ -17,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from django.db import DatabaseError, InterfaceError, connection
 
@@ -57,6 +58,9 @@ def frame(event: str, data: object, *, id: str = "") -> bytes:
     return f"{head}event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
+_GOODBYE: Final = frame("goodbye", {"code": "unauthenticated"})
+
+
 async def stream(source: Source, inbox: Inbox, *, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
     async with hub().joined(inbox):
         yield f"retry: {RETRY_MS}\n\n".encode()
@@ -70,29 +74,34 @@ async def stream(source: Source, inbox: Inbox, *, is_allowed: Callable[[], bool]
 async def _frames(source: Source, inbox: Inbox, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
     clock = asyncio.get_running_loop().time
     began = sent_at = clock()
-    recheck_at = began + RECHECK_EVERY_S
+    recheck_at = began  # joined after its key was recognised
     while clock() < began + LASTS_S:
         if inbox.must_recheck or clock() >= recheck_at:
-            inbox.must_recheck = False  # reset first: a later notice is a reason for another check
-            if not await _in_thread(is_allowed):
-                yield frame("goodbye", {"code": "unauthenticated"})
+            if not await _is_still_allowed(inbox, is_allowed):
+                yield _GOODBYE
                 return
             recheck_at = clock() + RECHECK_EVERY_S
         pulled = await _in_thread(source.pull, [json.loads(text) for text in inbox.take()])
-        if inbox.must_recheck and not await _in_thread(is_allowed):
-            continue  # checked again at the top, which sends goodbye
         for one_frame in pulled.frames:
+            if inbox.must_recheck and not await _is_still_allowed(inbox, is_allowed):
+                yield _GOODBYE
+                return
             yield one_frame
             sent_at = clock()
         if pulled.is_over:
             return
-        if pulled.again:
+        if pulled.again or inbox.must_recheck:
             continue
         with suppress(TimeoutError):
             await asyncio.wait_for(inbox.wait(), max(0.0, min(sent_at + HEARTBEAT_S, recheck_at) - clock()))
         if clock() >= sent_at + HEARTBEAT_S:
             yield _STILL_HERE
             sent_at = clock()
+
+
+async def _is_still_allowed(inbox: Inbox, is_allowed: Callable[[], bool]) -> bool:
+    inbox.must_recheck = False  # reset first: a later notice is a reason for another check
+    return await _in_thread(is_allowed)
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:

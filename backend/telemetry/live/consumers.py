@@ -8,7 +8,8 @@
 
 Invariants:
 - the right to watch is checked in the database at every subscription, every 30 s, and at once when the session, the
-  user or a membership changes; no frame is sent between the notice of such a change and the check;
+  user or a membership changes, again if that happens during a look-up; no frame is sent between the notice of such a
+  change and the check;
 - another team's job is answered like one that does not exist;
 - sockets and look-ups are limited per team, however many people and sessions it has;
 - a slow reader costs memory for one cursor per job, and delays no other reader.
@@ -86,8 +87,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
                 self._inbox.jobs.pop(job_id, None)
             case {"watch_team": bool(wanted)}:
                 if await self._may_look_up():
-                    self._inbox.teams = await _teams(self.scope["user"]) if wanted else frozenset()
-                    self._inbox.miss()
+                    await self._watch_teams(wanted)
             case _:
                 await self.close(CLOSE_BAD_FRAME)
 
@@ -98,12 +98,25 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
             await self.close(CLOSE_TRY_LATER)
         return allowed
 
+    async def _watch_teams(self, wanted: bool) -> None:
+        num_notices = self._inbox.num_notices
+        self._inbox.teams = await _teams(self.scope["user"]) if wanted else frozenset()
+        self._recheck_since(num_notices)
+        self._inbox.miss()
+
+    def _recheck_since(self, num_notices: int) -> None:
+        """The check of a notice during a look-up did not see the new subscription, and the look-up not the change."""
+        if self._inbox.num_notices != num_notices:
+            self._inbox.recheck()
+
     async def _watch(self, job_id: str) -> None:
+        num_notices = self._inbox.num_notices
         job = await _visible_job(self.scope["user"], job_id)
         if job is None or len(self._inbox.jobs) >= MOST_WATCHED:
             await self._send({"error": "not_found" if job is None else "too_many", "job": job_id[:40]})
             return
         team = self._inbox.jobs[job_id] = job.team_id
+        self._recheck_since(num_notices)
         # Reads the cursor after subscribing: earlier notifications had no receiver.
         self._inbox.offer(team, job_id, await _cursor(job))
 
@@ -125,13 +138,20 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
                 if not await self._has_news():
                     await self._send({"beat": round(hub().silent_s, 2)})
                     continue
-                if self._inbox.must_recheck:
+                if not await self._send_news():
                     return
-                for text in self._inbox.take():
-                    await self.send(text_data=text)
                 await asyncio.sleep(max(PAUSE_BETWEEN_FRAMES_S, hub().num_sockets * PAUSE_A_SOCKET_S))
         finally:
             recheck.cancel()
+
+    async def _send_news(self) -> bool:
+        """False: a notice has come, and nothing is sent before the check. What is left unsent becomes one pull."""
+        for text in self._inbox.take():
+            if self._inbox.must_recheck:
+                self._inbox.miss()
+                return False
+            await self.send(text_data=text)
+        return not self._inbox.must_recheck
 
     async def _has_news(self) -> bool:
         """Waits for news. False: time for a beat; none is sent while the hub itself is silent, so silence shows."""

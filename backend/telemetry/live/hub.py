@@ -55,6 +55,8 @@ class Inbox:
         self.teams: frozenset[str] = frozenset()
         """Teams whose jobs are all watched."""
         self.must_recheck = False
+        self.num_notices = 0
+        """Rechecks so far: a look-up that overlapped with one may be older than the change."""
         self._news: dict[str, int] = {}
         self._pull_everything = False
         self._woken = asyncio.Event()
@@ -75,6 +77,7 @@ class Inbox:
 
     def recheck(self) -> None:
         self.must_recheck = True
+        self.num_notices += 1
         self._woken.set()
 
     async def wait(self) -> None:
