@@ -31,6 +31,7 @@ from backend.pools.clusters.dashboard import (
     MOST_HOSTS,
     Dashboard,
     RayRefused,
+    RayTooLong,
     RayUnreachable,
     document,
     hosts_in,
@@ -155,14 +156,24 @@ class RayLauncher:
 
     def live_submissions(self) -> list[str]:
         listed = document(self._ask("GET", "/api/jobs/"))
-        submitted = [row for row in listed if row["submission_id"]]
-        return [row["submission_id"] for row in submitted if _status_of(row).is_live]
+        try:
+            submitted = [row for row in listed if row["submission_id"]]
+            return [str(row["submission_id"]) for row in submitted if _status_of(row).is_live]
+        except (KeyError, TypeError) as error:
+            raise RayUnreachable(f"not Ray's list of jobs: {str(listed)[:200]}") from error
 
     def log_tail(self, submission_id: str, max_chars: int) -> str:
-        answer = self._ask("GET", f"/api/jobs/{submission_id}/logs")
+        """Empty also for a log that is too long to be read: Ray sends it whole."""
+        try:
+            answer = self._ask("GET", f"/api/jobs/{submission_id}/logs")
+        except RayTooLong:
+            return ""
         if answer.status_code == httpx.codes.NOT_FOUND:
             return ""
-        logs: str = document(answer)["logs"]
+        reply = document(answer)
+        if not isinstance(reply, dict) or not isinstance(reply.get("logs"), str):
+            raise RayUnreachable(f"not a log of Ray: {str(reply)[:200]}")
+        logs: str = reply["logs"]
         return logs[-max_chars:]
 
     def hosts(self) -> list[RayHost]:
@@ -183,6 +194,8 @@ class RayLauncher:
         began_at = self._clock()
         try:
             return self._ray.send(method, path, **request)
+        except RayTooLong:
+            raise  # it answers
         except RayUnreachable:
             now = self._clock()
             self._paused_until = now + (now - began_at)

@@ -2,9 +2,12 @@
 
 Invariants:
 - every request ends within seconds, and no proxy of the environment sees the cluster's token;
+- whoever owns the head node writes the responses: they are read up to `MOST_ANSWER_BYTES` and for `ANSWER_WITHIN_S`,
+  however slowly they come;
 - an unclear response raises `RayUnreachable`, a refusal `RayRefused`: results are never guessed.
 """
 
+import time
 from typing import Any, Final
 
 import httpx
@@ -12,6 +15,9 @@ import httpx
 from backend.pools.clusters.probes import RayHost
 
 ANSWER_TIMEOUT: Final = httpx.Timeout(10.0, connect=2.0)
+ANSWER_WITHIN_S: Final = 30.0
+"""More than any single wait above and in `SUBMIT_TIMEOUT`, less than a background task may take."""
+MOST_ANSWER_BYTES: Final = 64 * 2**20  # 10,000 hosts are 20 MB; Ray sends logs whole
 MOST_HOSTS: Final = 10_000  # of one response of Ray
 _ACCELERATOR: Final = "accelerator_type:"
 _REFUSALS: Final = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.BAD_REQUEST}
@@ -25,6 +31,10 @@ class LauncherError(RuntimeError):
 
 class RayUnreachable(LauncherError):
     """Ray gave no clear response. It may be down, restarting, or unreachable from here."""
+
+
+class RayTooLong(RayUnreachable):
+    """Ray's response is longer than any that is read."""
 
 
 class RayRefused(LauncherError):
@@ -47,8 +57,10 @@ class Dashboard:
             raise RayUnreachable(f"{url}: {error}") from error
 
     def send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        ends_at = time.monotonic() + ANSWER_WITHIN_S
         try:
-            response = self._client.request(method, path, **request)
+            with self._client.stream(method, path, **request) as streamed:
+                response = _read_bounded(streamed, ends_at)
         except httpx.HTTPError as error:
             raise RayUnreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
         if response.status_code in _REFUSALS:
@@ -66,6 +78,18 @@ class Dashboard:
         return hosts_in(self.send("GET", "/api/v0/nodes", params={"limit": MOST_HOSTS}))
 
 
+def _read_bounded(streamed: httpx.Response, ends_at: float) -> httpx.Response:
+    """Raises `RayTooLong` or `RayUnreachable`."""
+    request, content = streamed.request, bytearray()
+    for piece in streamed.iter_bytes():
+        content += piece
+        if len(content) > MOST_ANSWER_BYTES:
+            raise RayTooLong(f"{request.method} {request.url.path}: more than {MOST_ANSWER_BYTES:,} bytes")
+        if time.monotonic() > ends_at:
+            raise RayUnreachable(f"{request.method} {request.url.path}: no end within {ANSWER_WITHIN_S:.0f} s")
+    return httpx.Response(streamed.status_code, content=bytes(content), request=request)
+
+
 def hosts_in(answer: httpx.Response) -> list[RayHost]:
     listed = document(answer)
     try:
@@ -80,7 +104,7 @@ def document(answer: httpx.Response) -> Any:
         raise unclear(answer)
     try:
         return answer.json()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RayUnreachable(f"not a response of Ray: {error}") from error
 
 

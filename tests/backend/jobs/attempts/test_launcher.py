@@ -1,15 +1,20 @@
 """The launcher against misbehaving servers. tests/infra/local/services/test_ray_head.py runs it on a real Ray."""
 
+import gzip
 import http.server
 import json
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from backend.jobs.attempts.launcher import RayLauncher, order_package, read_token
+from backend.pools.clusters import dashboard
 from backend.pools.clusters.dashboard import LauncherError, RayRefused, RayUnreachable
 from engine.spec.control import AttemptOrder, PoolTerms
 from engine.spec.job import JobSpec
@@ -28,7 +33,15 @@ def order(job: str = "job_launcher", **terms: Any) -> AttemptOrder:
 class Answers:
     """A server with fixed responses, for errors that a real Ray rarely shows."""
 
-    def __init__(self, answers: dict[str, tuple[int, str]], *, delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        answers: Mapping[str, tuple[int, str | bytes]],
+        *,
+        delay_s: float = 0.0,
+        pause_s: float = 0.0,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`pause_s`: between the bytes of a response."""
         requests: list[tuple[str, dict[str, str], bytes]] = []
         self.requests = requests
 
@@ -38,11 +51,16 @@ class Answers:
                 body_in = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
                 requests.append((f"{handler.command} {handler.path}", dict(handler.headers), body_in))
                 path = handler.path.partition("_ray_pkg_")[0]
-                status, body = answers.get(f"{handler.command} {path}", (404, "no"))
+                status, text = answers.get(f"{handler.command} {path}", (404, "no"))
+                body = text.encode() if isinstance(text, str) else text
                 handler.send_response(status)
-                handler.send_header("Content-Length", str(len(body)))
+                for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                    handler.send_header(name, value)
                 handler.end_headers()
-                handler.wfile.write(body.encode())
+                with suppress(OSError):  # the launcher reads no further
+                    for at in range(0, len(body), 1 if pause_s else len(body)):
+                        handler.wfile.write(body[at : at + 1] if pause_s else body)
+                        time.sleep(pause_s)
 
             do_GET = do_POST = do_PUT = do
 
@@ -93,6 +111,50 @@ def test_non_ray_response_is_unreachable(body: str) -> None:
     with Answers({"GET /api/jobs/s": (200, body)}) as launcher, pytest.raises(LauncherError) as error:
         launcher.status("s")
     assert error.value.retryable
+
+
+@pytest.mark.parametrize(
+    "body", ["[" * 100_000, "3", '{"a": 1}', '["x"]', "[null]", '[{"submission_id": "s"}]', '[{"submission_id": [1]}]']
+)
+def test_hostile_list_of_jobs_is_unreachable(body: str) -> None:
+    with Answers({"GET /api/jobs/": (200, body)}) as launcher, pytest.raises(RayUnreachable):
+        launcher.live_submissions()
+
+
+@pytest.mark.parametrize("body", ["[]", "3", "null", "{}", '{"logs": 3}', '{"logs": ["x"]}', "{" * 100_000])
+def test_hostile_log_is_unreachable(body: str) -> None:
+    with Answers({"GET /api/jobs/s/logs": (200, body)}) as launcher, pytest.raises(RayUnreachable):
+        launcher.log_tail("s", 100)
+
+
+def test_response_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray sends the whole log of a driver, however much it wrote."""
+    monkeypatch.setattr(dashboard, "MOST_ANSWER_BYTES", 1_000)
+    answers = {"GET /api/jobs/s/logs": (200, json.dumps({"logs": "x" * 2_000})), "GET /api/jobs/s": (200, "x" * 2_000)}
+    with Answers(answers) as launcher:
+        assert launcher.log_tail("s", 100) == ""
+        with pytest.raises(RayUnreachable, match="more than 1,000 bytes"):
+            launcher.status("s")
+
+
+def test_compressed_response_is_bounded_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard, "MOST_ANSWER_BYTES", 100_000)
+    bomb = gzip.compress(b" " * 10_000_000)
+    with (
+        Answers({"GET /api/jobs/s": (200, bomb)}, headers={"Content-Encoding": "gzip"}) as launcher,
+        pytest.raises(RayUnreachable, match="more than 100,000 bytes"),
+    ):
+        launcher.status("s")
+
+
+def test_response_that_drips_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte arrives within the timeout of a read."""
+    monkeypatch.setattr(dashboard, "ANSWER_WITHIN_S", 0.2)
+    with (
+        Answers({"GET /api/jobs/s": (200, " " * 60)}, pause_s=0.05) as launcher,
+        pytest.raises(RayUnreachable, match="no end within"),
+    ):
+        launcher.status("s")
 
 
 def test_same_order_makes_same_package() -> None:
