@@ -69,7 +69,8 @@ class Evaluated(Lenient):
     """The weights of one version answered the held-out prompts."""
 
     type: Literal["evaluated"] = "evaluated"
-    version: BigCount
+    version: Count
+    """The step that made these weights: a point of the evaluation's series."""
     num_prompts: Count
     reward_mean: float
     """avg@k: the mean over prompts of the mean reward of each prompt's answers."""
