@@ -6,6 +6,7 @@ Invariants:
 - events and row are written in one transaction under the job's lock, and only if the row is unchanged since the read:
   of two concurrent judges only one writes;
 - series are read without the lock, so that facts do not wait;
+- a job whose numbers no rule was written for stops the judging of no other;
 - a job that has ended raises no alarm events: its end is an event itself, and its page keeps the last verdict.
 """
 
@@ -42,7 +43,10 @@ def judge_due(*, now: datetime, has_time: Callable[[], bool] = lambda: True) -> 
     for job_id in _due(now):
         if not has_time():
             break
-        judge_job(Job.objects.get(pk=job_id), now=now)
+        try:
+            judge_job(Job.objects.get(pk=job_id), now=now)
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            log.exception("cannot be judged job=%s", job_id)
         num += 1
     return num
 
