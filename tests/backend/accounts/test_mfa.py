@@ -1,6 +1,7 @@
 """Second factors: required at sign-in, single-use, rate-limited, encrypted at rest, and a team's requirement."""
 
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -166,3 +167,46 @@ def test_the_page_for_security_keys_runs_no_inline_script(client: Client, alice:
     assert re.search(r"/mfa/js/webauthn\.\w+\.js", page) and 'id="mfa_webauthn_add"' in page
     scripts = [part.split(">")[0] for part in page.split("<script")[1:]]
     assert all("src=" in script or 'type="application/json"' in script for script in scripts)
+
+
+@pytest.mark.long
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ["code", "recovery code"])
+def test_of_racing_sign_ins_one_code_opens_one(
+    alice: User, kind: str, in_own_connection: Callable[..., Callable[..., None]]
+) -> None:
+    secret = with_second_factor(alice)
+    code = code_of(secret) if kind == "code" else RecoveryCodes.activate(alice).get_unused_codes()[0]
+    clients = [Client() for _ in range(4)]
+    for each in clients:
+        sign_in(each, alice)
+    ready = threading.Barrier(len(clients))
+
+    def give_code(each: Client) -> None:
+        ready.wait(60)
+        each.post("/accounts/2fa/authenticate/", {"code": code})
+
+    threads = [threading.Thread(target=in_own_connection(give_code), args=[each]) for each in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(map(is_signed_in, clients)) == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["totp/deactivate/", "recovery-codes/generate/", "recovery-codes/", "recovery-codes/download/",
+             "webauthn/add/", "totp/activate/"]
+)  # fmt: skip
+def test_stolen_session_changes_and_reads_no_factor(client: Client, alice: User, path: str) -> None:
+    with_second_factor(alice)
+    RecoveryCodes.activate(alice)
+    alice.set_password(PASSWORD)
+    alice.save()
+    client.force_login(alice)
+    before = sorted(Authenticator.objects.values_list("type", "data"), key=str)
+    for send in (client.get, client.post):
+        answer = send(f"/accounts/2fa/{path}")
+        is_away = answer.status_code == 302 and not answer.headers["Location"].endswith(path)
+        assert is_away or answer.status_code == 405, (send, answer.status_code)
+    assert sorted(Authenticator.objects.values_list("type", "data"), key=str) == before
