@@ -19,7 +19,7 @@ from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Prompt, Split, Turn, Verdict
 from engine.environments.sandbox.capacity import host_capacity
 from engine.environments.splits import check_place, split_of_text
-from engine.spec.environments.params import check_puzzle
+from engine.spec.environments.params import check_task
 
 HELD_OUT_SHARE: Final = 0.25  # a held-out question takes four draws on average, of up to a tenth of a second each
 MAX_DRAWS: Final = 200
@@ -59,7 +59,7 @@ class ReasoningGym:
     def from_params(cls, seed: int, params: Params, timeout_s: float) -> "ReasoningGym":
         reader = ParamReader(cls.name, params)
         task = reader.text("task")
-        reader.check(check_puzzle)
+        reader.check(check_task)
         return cls(seed=seed, task=task, params=reader.the_rest(), timeout_s=timeout_s)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:

@@ -6,7 +6,7 @@ Invariants:
 - an environment would refuse before its first prompt whatever these rules refuse; its further rules need its files or
   its code;
 - a parameter without a row is refused, unless the environment passes unknown parameters on (`is_open`); those of
-  reasoning_gym must be parameters of the puzzle. Only `custom` accepts any name.
+  reasoning_gym must be parameters of the task. Only `custom` accepts any name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -149,9 +149,9 @@ ENVIRONMENTS: Final[Mapping[str, EnvironmentEntry]] = {
     ),
     "reasoning_gym": EnvironmentEntry(
         title="Reasoning gym",
-        about="Any puzzle of the reasoning-gym library, graded by the library's scorer.",
+        about="Any task of the reasoning-gym library, graded by the library's scorer.",
         turns="one",
-        params={"task": _text("chain_sum", "The puzzle's name. All other parameters are passed to the puzzle.")},
+        params={"task": _text("chain_sum", "The task's name. All other parameters are passed to the task.")},
         is_open=True,
     ),
     "jsonl": EnvironmentEntry(
@@ -232,27 +232,27 @@ def _check_together(environment: str, params: Mapping[str, Value]) -> Iterator[t
         if median > most:
             yield "median_terms", f"median_terms: at most max_terms, which is {most:g}; got {median:g}"
     if environment == "reasoning_gym":
-        yield from check_puzzle(params)
+        yield from check_task(params)
     if environment == "tools" and "search" in words_of(str(params.get("tools", ""))) and not params.get("corpus"):
         yield "tools", "tools: search needs corpus, a data set of documents"
     if "held_out_column" in ENVIRONMENTS[environment].params:
         yield from check_held_out(params)
 
 
-def check_puzzle(params: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
-    """(parameter, error) of an unknown or refused puzzle, or of parameters that the puzzle does not have."""
+def check_task(params: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+    """(parameter, error) of an unknown or refused task, or of parameters that the task does not have."""
     task = str(params.get("task", ENVIRONMENTS["reasoning_gym"].params["task"].default))
     if task in REFUSED_TASKS:
         yield "task", f"task: {task} cannot be trained: {REFUSED_TASKS[task]}; choose another"
         return
     if task not in GYM_TASKS:
         choices = ", ".join(each for each in GYM_TASKS if each not in REFUSED_TASKS)
-        yield "task", f"task: unknown puzzle {task!r}; choose from {choices}"
+        yield "task", f"task: unknown name {task!r}; choose from {choices}"
         return
     for name in params:
         if name != "task" and name not in GYM_TASKS[task]:
             accepted = ", ".join(GYM_TASKS[task]) or "none"
-            yield name, f"unknown parameter {name!r} of the puzzle {task}; choose from {accepted}"
+            yield name, f"unknown parameter {name!r} of the task {task}; choose from {accepted}"
 
 
 def check_held_out(params: Mapping[str, Value]) -> Iterator[tuple[str, str]]:

@@ -248,7 +248,7 @@ def test_unknown_names_are_reported_while_typing(world: World, owner: Client) ->
     assert "Data: a data set is required." in judged(owner, filled(world, environment__name="jsonl"))
     assert "Unknown parameter 'depth'; choose from turns, waits" in page
     puzzle = judged(owner, filled(world, environment__name="reasoning_gym", environment__params="depth = 3"))
-    assert "Unknown parameter 'depth' of the puzzle chain_sum; choose from allow_negation, max_digits" in puzzle
+    assert "Unknown parameter 'depth' of the task chain_sum; choose from allow_negation, max_digits" in puzzle
 
 
 def test_what_belongs_to_no_field_is_told_above_the_outlook(world: World, owner: Client) -> None:
