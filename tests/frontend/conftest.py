@@ -195,7 +195,13 @@ def visit(chromium: Browser, server: Server, transactional_db: None) -> Iterator
     visitors: list[Visitor] = []
 
     def arrive(
-        user: User | None = None, *, width: int = 1280, dark: bool = False, scripts: bool = True, zone: str = "UTC"
+        user: User | None = None,
+        *,
+        width: int = 1280,
+        dark: bool = False,
+        scripts: bool = True,
+        zone: str = "UTC",
+        has_policy: bool = True,
     ) -> Visitor:
         context = chromium.new_context(
             viewport={"width": width, "height": 844},
@@ -203,6 +209,7 @@ def visit(chromium: Browser, server: Server, transactional_db: None) -> Iterator
             base_url=server.url,
             java_script_enabled=scripts,
             timezone_id=zone,
+            bypass_csp=not has_policy,
         )
         if user is not None:
             client = Client()

@@ -26,6 +26,8 @@ MOST_SCREENS: Final = 5
 """Maximum number of phone screens of a page; content below is rarely found."""
 LOOKS: Final[Mapping[str, Mapping[str, Any]]] = {"light": {}, "dark": {"dark": True}, "narrow": {"width": 390}}
 """The arguments of `visit` for each look."""
+UNPROTECTED: Final[Mapping[str, Any]] = {"has_policy": False}
+"""The same for pages without their content security policy."""
 
 
 @dataclass(slots=True)
@@ -39,7 +41,7 @@ class Wanderer:
     def see(self, entry: Entry, look: str) -> Visitor:
         key = (entry.who, look)
         if key not in self.visitors:
-            self.visitors[key] = self.visit(self._person(entry.who), **LOOKS[look])
+            self.visitors[key] = self.visit(self._person(entry.who), **LOOKS.get(look, UNPROTECTED))
         visitor = self.visitors[key]
         address = visitor.server.url + entry.address(self.exhibits)
         if entry.is_too_often:

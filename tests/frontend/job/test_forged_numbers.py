@@ -12,7 +12,7 @@ from backend.jobs.models import Job
 from backend.pages.job.tabs import TABS
 from backend.telemetry.intake.ingest import ingest_facts
 from backend.telemetry.series.thinned import thinned_metrics
-from backend.verdicts import judging
+from backend.verdicts import judging, observations
 from backend.verdicts.judging import judge_due, judge_job
 from backend.verdicts.models import JobVerdict
 from engine.spec.control import FactBatch
@@ -82,12 +82,11 @@ def test_evaluations_of_forged_versions_leave_pages_open(world: World, owner: Cl
 def test_job_that_cannot_be_judged_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The jobs of all teams are judged one after the other, those without a verdict first."""
     odd, fine = seed.running(world, steps_done=1), seed.running(world, steps_done=1)
-    observed_of = judging.observed_of
 
     def overflow(job: Job, *arguments: Any, **options: Any) -> Any:
         if job.pk == odd.pk:
             raise OverflowError
-        return observed_of(job, *arguments, **options)
+        return observations.observed_of(job, *arguments, **options)
 
     monkeypatch.setattr(judging, "observed_of", overflow)
     judge_due(now=datetime.now(UTC))
