@@ -49,7 +49,7 @@ class Readiness:
                 return self._check()
             case StepReported():
                 return [*self._on_work(), *self._enter("training")]
-            case EvaluationReported() if self._plan.only_evaluates:
+            case EvaluationReported() if self._plan.only_evaluates or self._is_closing:  # resumed after its last step
                 return self._on_work()
             case EvaluationStarted() if not self._plan.only_evaluates:
                 self._is_closing = True

@@ -58,7 +58,7 @@ class DriverOracle:
         self._phase = PHASES.index("loading_weights")
         self._newest_trainer = 0
         self._finished: set[tuple[str, int]] = set()
-        self._has_trainer = self._is_ready = False
+        self._has_trainer = self._is_ready = self._is_closing = False
         self._received_steps: set[int] = set()
         self.sizes: list[int] = []
         """The announced numbers of replicas."""
@@ -109,7 +109,8 @@ class DriverOracle:
         self._has_trainer |= isinstance(message, TrainerReady)
         if isinstance(message, StepReported):
             self._received_steps.add(message.step)
-        is_result = self._plan.only_evaluates and isinstance(message, EvaluationReported)
+        self._is_closing |= isinstance(message, EvaluationStarted)
+        is_result = isinstance(message, EvaluationReported) and (self._plan.only_evaluates or self._is_closing)
         is_work = isinstance(message, StepReported) or (is_result and self._has_trainer)
         if self.end is None:
             demand(self._is_ready or not is_work, f"{type(message).__name__} is recorded before the pipeline is ready")
@@ -134,7 +135,8 @@ class DriverOracle:
     def _on_ready(self, effect: AnnounceReady) -> None:
         demand(not self._is_ready, "ready a second time")
         demand(TrainerReady in self._sent, "ready before the trainer has loaded")
-        works = StepReported in self._sent or (self._plan.only_evaluates and EvaluationReported in self._sent)
+        is_answered = EvaluationReported in self._sent and (self._plan.only_evaluates or self._is_closing)
+        works = StepReported in self._sent or is_answered
         missing = set(range(self._num_awaited)) - self._loaded
         demand(works or not missing, f"ready, but the replicas {missing} hold no weights")
         demand(1 <= effect.num_replicas <= self._max_replicas, f"{effect} of {self._max_replicas}")

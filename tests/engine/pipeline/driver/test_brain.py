@@ -161,6 +161,14 @@ def test_run_that_starts_at_its_end_is_ready_before_finalizing() -> None:
     assert driver.send(*LOADED) == [READY, EnterPhase(phase="finalizing")]
 
 
+def test_run_answered_at_its_end_is_ready_though_a_replica_loads() -> None:
+    trainer, first, _ = LOADED
+    last = WeightsId(0, PLAN.steps)
+    evaluated = EvaluationReported(weights=last, num_prompts=1, reward_mean=0, reward_std=0, length_mean=1)
+    effects = DriverProbe().send(trainer, first, EvaluationStarted(version=PLAN.steps), evaluated)
+    assert effects == [AnnounceReady(num_replicas=1, num_parameters=9), EnterPhase(phase="finalizing")]
+
+
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
