@@ -271,6 +271,8 @@ class DataProgress:
     ended: Intervals = ()
     """Half-open intervals of prompt ordinals that have ended."""
     ledger: tuple[tuple[str, int], ...] = ()
+    base_is_due: bool = False
+    """The base weights, version 0, are not evaluated yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

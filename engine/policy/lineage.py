@@ -25,6 +25,8 @@ class WeightsId:
 
 
 NO_WEIGHTS: Final = WeightsId(0, -1)
+# Version 0 as any incarnation of a resumed trainer offers it. As the lowest id it never replaces other weights.
+BASE_WEIGHTS: Final = WeightsId(0, 0)
 
 
 @dataclass(frozen=True, slots=True)

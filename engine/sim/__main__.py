@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from engine.sim.oracle.pipeline import InvariantBroken
-from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command, world_of
+from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command, resumed_of, world_of
 from engine.sim.world import World
 
 
@@ -14,11 +14,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1, help="number of consecutive seeds")
     parser.add_argument("--schedule", choices=SCHEDULES, default="laminar")
     parser.add_argument("--evaluation", action="store_true", help="a job that only evaluates")
+    parser.add_argument("--resumed", action="store_true", help="a later attempt, which also evaluates version 0")
     parser.add_argument("--age-cap", action="store_true", help="laminar with several slots and an age cap")
     parser.add_argument("--trace", action="store_true", help="print every effect")
     arguments = parser.parse_args()
     for seed in range(arguments.seed, arguments.seed + arguments.count):
-        world = evaluation_of(seed, arguments.schedule) if arguments.evaluation else _world(seed, arguments)
+        world = _world(seed, arguments)
         if arguments.count == 1:
             print(f"plan    {world.plan}\nfaults  {world.faults}")
         world.trace = [] if arguments.trace else None
@@ -27,7 +28,11 @@ def main() -> int:
         except InvariantBroken as broken:
             print("\n".join(world.trace or ()))
             command = replay_command(
-                seed, arguments.schedule, evaluates=arguments.evaluation, is_capped=arguments.age_cap
+                seed,
+                arguments.schedule,
+                evaluates=arguments.evaluation,
+                is_capped=arguments.age_cap,
+                is_resumed=arguments.resumed,
             )
             print(f"BROKEN  {broken}\nreplay  {command}")
             return 1
@@ -43,6 +48,10 @@ def main() -> int:
 
 
 def _world(seed: int, arguments: argparse.Namespace) -> World:
+    if arguments.evaluation:
+        return evaluation_of(seed, arguments.schedule)
+    if arguments.resumed:
+        return resumed_of(seed, arguments.schedule)
     return world_of(seed, arguments.schedule, is_capped=arguments.age_cap)
 
 

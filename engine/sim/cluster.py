@@ -11,7 +11,7 @@ Invariants:
 # Over budget: every kind of process is wired here to its body, once.
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -101,9 +101,9 @@ class Cluster:
         self.network = Network(setting, kernel=kernel, chance=self._chance, processes=self._processes)
         setting.environment_answers = self._environment_answers
         self._log = Log()
-        self._store = CheckpointStore(
-            saved={setting.start_step: DataBrain(setting.plan).progress}, reported_step=setting.start_step
-        )
+        self._progress = replace(DataBrain(setting.plan).progress, base_is_due=setting.base_is_due)
+        """Data's progress in the checkpoint that the run begins with."""
+        self._store = CheckpointStore(saved={setting.start_step: self._progress}, reported_step=setting.start_step)
 
     def _environment_answers(self, key: SampleKey) -> bool:
         return self._processes[environment_of(key.group.ordinal, self._setting.plan.num_environments)].is_working
@@ -238,11 +238,12 @@ class Cluster:
     def _start_data(self, incarnation: int) -> None:
         setting = self._setting
         if incarnation == 0:
-            brain = self._brains.data(setting.plan, start_step=setting.start_step)
+            brain = self._brains.data(setting.plan, start_step=setting.start_step, progress=self._progress)
         else:
             brain = self._brains.data(
                 setting.plan,
                 start_step=setting.start_step,
+                progress=self._progress,
                 incarnation=incarnation,
                 recovered=self._log.recovered(),
             )
@@ -262,7 +263,7 @@ class Cluster:
         chance = Chance(setting.seed, f"trainer/{epoch}")
         process = self._add(TRAINER, epoch, self._brains.trainer(setting.plan, epoch=epoch))
         work = self._work_of(process)
-        process.perform = TrainerBody(
+        body = TrainerBody(
             epoch=epoch,
             chance=chance,
             faults=setting.faults,
@@ -273,11 +274,19 @@ class Cluster:
             work=work,
             aside=self._aside_of(process),
             post=self.network.post,
-        ).perform
+        )
+        process.perform = body.perform
         step = self._store.go_back(is_rotten=epoch > 0 and chance.happens(setting.faults.rotten))
         setting.oracle.on_trainer(epoch, step)
-        progress = self._store.saved[step] if epoch > 0 else None
-        loaded = TrainerLoaded(step=step, num_parameters=1, progress=progress)
+        progress = self._store.saved[step]
+        if progress.base_is_due:
+            body.copy_base()
+        loaded = TrainerLoaded(
+            step=step,
+            num_parameters=1,
+            progress=progress if epoch > 0 else None,
+            holds_base=progress.base_is_due,
+        )
         process.do(partial(work, "load", setting.costs.load_s, lambda: loaded))
 
     def _start_relay(self, part: Address, incarnation: int) -> None:

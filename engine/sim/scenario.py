@@ -65,6 +65,29 @@ def evaluation_of(seed: int, schedule: ScheduleName) -> World:
     )
 
 
+def resumed_of(
+    seed: int,
+    schedule: ScheduleName,
+    *,
+    faults: Faults | None = None,
+    brains: Brains | None = None,
+    base_is_due: bool = True,
+) -> World:
+    """A later attempt of a job that trains; no earlier one has evaluated version 0."""
+    plan = plan_of(seed, schedule)
+    start_step = Chance(seed, "resumed").whole(1, plan.steps)
+    return World(
+        seed=seed,
+        plan=plan,
+        num_replicas=num_replicas_of(seed),
+        costs=costs_of(seed),
+        faults=faults_of(seed) if faults is None else faults,
+        brains=brains or Brains(),
+        start_step=start_step,
+        base_is_due=base_is_due,
+    )
+
+
 def costs_of(seed: int) -> Costs:
     """In every third job a tail of long answers outlives several steps; some disks are slow; in every third job any
     work may take long, up to twelve times as long as a part may be silent."""
@@ -112,6 +135,8 @@ def simulate(seed: int, schedule: ScheduleName, faults: Faults | None = None, br
     return world_of(seed, schedule, faults=faults, brains=brains).run()
 
 
-def replay_command(seed: int, schedule: ScheduleName, *, evaluates: bool = False, is_capped: bool = False) -> str:
-    options = " --evaluation" * evaluates + " --age-cap" * is_capped
+def replay_command(
+    seed: int, schedule: ScheduleName, *, evaluates: bool = False, is_capped: bool = False, is_resumed: bool = False
+) -> str:
+    options = " --evaluation" * evaluates + " --age-cap" * is_capped + " --resumed" * is_resumed
     return f"python -m engine.sim --seed {seed} --schedule {schedule}{options}"

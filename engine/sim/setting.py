@@ -24,6 +24,8 @@ class Setting:
     oracle: Oracle
     start_step: int = 0
     """The step of the checkpoint that the run begins with."""
+    base_is_due: bool = False
+    """No attempt before this one has evaluated version 0."""
     hosts: Hosts | None = None
     """None: placement is not simulated."""
     environment_answers: Callable[[SampleKey], bool] = lambda key: True

@@ -74,7 +74,9 @@ class World:
     no_progress_s: float = STILL_S
     """The driver fails a run without open samples and without work after this time."""
     start_step: int = 0
-    """The step of the checkpoint that is evaluated, if the plan trains nothing."""
+    """The step of the checkpoint that the run begins with."""
+    base_is_due: bool = False
+    """No attempt before this one has evaluated version 0."""
     deadline_s: float = DEADLINE_S
     hosts: Hosts | None = None
     """The hosts that hold all processes; None: placement is not simulated."""
@@ -86,7 +88,7 @@ class World:
     _leaving: set[Address] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self.oracle = Oracle(self.plan, start_step=self.start_step)
+        self.oracle = Oracle(self.plan, start_step=self.start_step, base_is_due=self.base_is_due)
         self.driven = DriverOracle(
             self.plan,
             oracle=self.oracle,
@@ -102,6 +104,7 @@ class World:
             faults=self.faults,
             oracle=self.oracle,
             start_step=self.start_step,
+            base_is_due=self.base_is_due,
             hosts=self.hosts,
         )
         self._cluster = Cluster(

@@ -49,6 +49,7 @@ class SavedProgress(Strict):
     trainer_manifest_sha256: str
     ended: tuple[tuple[int, int], ...]
     ledger: dict[str, int]
+    base_is_due: bool = False
 
 
 class ResumePoint(Strict):
@@ -59,7 +60,13 @@ class ResumePoint(Strict):
     progress: SavedProgress
 
     def data_progress(self) -> DataProgress:
-        return DataProgress(ended=self.progress.ended, ledger=tuple(sorted(self.progress.ledger.items())))
+        saved = self.progress
+        ledger = tuple(sorted(saved.ledger.items()))
+        return DataProgress(ended=saved.ended, ledger=ledger, base_is_due=saved.base_is_due)
+
+    def without_base(self) -> "ResumePoint":
+        """For a job that did not begin with these base weights, or evaluates nothing else."""
+        return self.model_copy(update={"progress": self.progress.model_copy(update={"base_is_due": False})})
 
 
 def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> CheckpointWritten:
@@ -70,6 +77,7 @@ def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> Che
         trainer_manifest_sha256=manifest_sha256,
         ended=progress.ended,
         ledger=dict(progress.ledger),
+        base_is_due=progress.base_is_due,
     )
     content = saved.model_dump_json(indent=2).encode()
     write_checkpoint(folder / PROGRESS_FOLDER, {PROGRESS_FILE: lambda path: _write(path, content)})
@@ -107,7 +115,7 @@ def _open_remote(uri: str, remote: RemoteCheckpoints | None, is_given_up: Callab
     return remote.open(uri, is_given_up=is_given_up)
 
 
-def go_back(folder: Path, load: Callable[[Path], None], *, reported: int) -> ResumePoint | None:
+def go_back(folder: Path, load: Callable[[ResumePoint], None], *, reported: int) -> ResumePoint | None:
     """Loads the newest intact checkpoint under this folder; None if there is none. `load` changes nothing if it finds
     damage. `reported`: the newest step whose checkpoint was reported to the driver; 0: none was.
 
@@ -119,7 +127,7 @@ def go_back(folder: Path, load: Callable[[Path], None], *, reported: int) -> Res
             point = open_checkpoint(str(candidate))
             if point.step > reported:
                 raise CheckpointUnverified(f"{candidate}: no checkpoint after step {reported} was reported")
-            load(point.folder)
+            load(point)
             return point
         except CheckpointUnverified as error:
             log.warning("skipped an unverified checkpoint: %s", error)
@@ -146,6 +154,13 @@ def refuse_outside(uri: str, jobs: Path) -> None:
         is_within = bool(below) and ".." not in unquote(uri).split("/")
     if not is_within:
         raise ValueError(f"resume_from: must be a checkpoint that a job wrote, in {jobs}; got {uri!r}")
+
+
+def is_of_job(uri: str, folder: Path) -> bool:
+    """True if the checkpoint's address is below this job's folder: an attempt of the same job wrote it."""
+    if uri.startswith("s3://"):
+        return unquote(urlsplit(uri).path).partition("/jobs/")[2].startswith(f"{folder.name}/")
+    return folder.resolve() in folder_of(uri).resolve().parents
 
 
 def folder_of(uri: str) -> Path:

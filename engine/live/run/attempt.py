@@ -19,7 +19,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedE
 
 from engine.live.assets.fetching import AssetRefused
 from engine.live.assets.job_assets import JobAssets
-from engine.live.checkpoints.resuming import ResumePoint, open_checkpoint, refuse_outside
+from engine.live.checkpoints.resuming import ResumePoint, is_of_job, open_checkpoint, refuse_outside
 from engine.live.checkpoints.store import GivenUp
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
@@ -159,7 +159,9 @@ class Attempt:
     def _resume_point(self, uri: str) -> ResumePoint:
         if self._plan.jobs is not None:
             refuse_outside(uri, self._plan.jobs)
-        return self._run_in_thread(lambda is_given_up: open_checkpoint(uri, is_given_up=is_given_up))
+        point = self._run_in_thread(lambda is_given_up: open_checkpoint(uri, is_given_up=is_given_up))
+        is_own = self._plan.jobs is None or is_of_job(uri, self._plan.checkpoints.parent.parent)
+        return point if is_own and not self._plan.spec.only_evaluates else point.without_base()
 
     def _run_in_thread(self, fetch: Callable[[Callable[[], bool]], T]) -> T:
         """Runs a fetch, which may take an hour, on a thread, while this one checks for interruptions."""

@@ -1,8 +1,7 @@
 """The trainer's actor: builds the trainer of the spec, alone or with other ranks, or a holder that only hands out
 weights for an evaluation."""
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,29 +10,25 @@ from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
 from engine.live.checkpoints.apart import load_alone
-from engine.live.checkpoints.resuming import ResumePoint, go_back, open_checkpoint
+from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.process.devices import claim_device
 from engine.live.process.fitting import check_fit
 from engine.live.process.links import Links
 from engine.live.process.memory import arithmetic
+from engine.live.trainer.start import Load, Starter
 from engine.pipeline.messages.addresses import TRAINER
 from engine.pipeline.messages.to_driver import CheckpointReported
 from engine.pipeline.plan import Plan
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.spec.job import JobSpec
-from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import Steps
 from engine.training.settings import TrainerSettings
+from engine.weights.port import WeightManifest
 
 if TYPE_CHECKING:  # they import torch
     from engine.live.trainer.publishing import Publishing
     from engine.live.trainer.rank_actor import MakeTrainer
     from engine.live.weights.handover import Handover
-
-log = logging.getLogger(__name__)
-
-Load = Callable[[Path], None]
-"""Loads a checkpoint, or raises `CheckpointUnverified` and changes nothing."""
 
 
 class TrainerActor(BodyActor):
@@ -94,16 +89,18 @@ class TrainerActor(BodyActor):
             from engine.training.held_weights import HeldWeights
 
             held = HeldWeights(folder)
-            self._load_start(partial(load_alone, held))
+            publishing: Publishing = PublishingAlone(held, handover)
+            base = self._start(partial(load_alone, held), publishing)
             return WeightsBody(
                 brain=brain,
                 num_parameters=held.num_parameters,
                 resume=self._resume,
-                publishing=PublishingAlone(held, handover),
+                publishing=publishing,
                 post=self._send,
+                base=base,
             )
         trainer, load, publishing = self._make_trainer(folder, device, handover)
-        self._load_start(load)
+        base = self._start(load, publishing)
         return TrainerBody(
             brain=brain,
             trainer=self._wrap_recorded(trainer, folder),
@@ -113,30 +110,18 @@ class TrainerActor(BodyActor):
             post=self._send,
             report=lambda message: self._loop.call(lambda body: body.on_written(message)),
             is_saved=Plan.from_spec(spec).checkpoints,
+            base=base,
         )
 
-    def _load_start(self, load: Load) -> None:
-        """Loads the newest checkpoint that this attempt reported to the driver, else the attempt's starting point."""
-        point = self._go_back(load) if self._incarnation else None
-        if point is not None:
-            self._resume = point
-        elif self._resume is not None:
-            if self._resume.origin is not None:  # the driver opened it on its own host
-                self._resume = open_checkpoint(self._resume.origin)
-            load(self._resume.folder)
-
-    def _go_back(self, load: Load) -> ResumePoint | None:
-        newest = self._reported
-        point = go_back(self._checkpoints, load, reported=0 if newest is None else newest.step)
-        if point is not None or newest is None or not newest.uri.startswith("s3://"):
-            return point
-        try:  # this host never had it, or kept only newer ones
-            point = open_checkpoint(newest.uri)
-            load(point.folder)
-        except CheckpointUnverified as error:
-            log.warning("skipped an unverified checkpoint: %s", error)
-            return None
-        return point
+    def _start(self, load: Load, publishing: "Publishing") -> WeightManifest | None:
+        """Loads the checkpoint; returns the manifest of the copy of the base weights, if their evaluation is due."""
+        starter = Starter(load, publishing)
+        if self._incarnation:
+            started = starter.start_again(self._resume, checkpoints=self._checkpoints, reported=self._reported)
+        else:
+            started = starter.start(self._resume)
+        self._resume = started.point
+        return started.base
 
     def _wrap_recorded(self, trainer: Steps, model: Path) -> Steps:
         if self._recorded_step is None:

@@ -34,7 +34,7 @@ from engine.pipeline.messages.to_relay import WeightsOffered
 from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
 from engine.pipeline.packed import Floats
 from engine.pipeline.trainer.brain import TrainerBrain
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import BASE_WEIGHTS, WeightsId
 from engine.process.progress import working
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.port import Steps, Write
@@ -55,11 +55,13 @@ class WeightsBody:
         resume: ResumePoint | None,
         publishing: Publishing,
         post: Post,
+        base: WeightManifest | None = None,
     ) -> None:
+        """`base`: of the copy of the base weights that `publishing` has made already."""
         self.brain = brain
         self._num_parameters, self._resume = num_parameters, resume
         self._publishing, self._post = publishing, post
-        self._manifests: dict[WeightsId, WeightManifest] = {}
+        self._manifests: dict[WeightsId, WeightManifest] = {} if base is None else {BASE_WEIGHTS: base}
         self._stall_s = 0.0
 
     def start(self) -> list[Message]:
@@ -69,6 +71,7 @@ class WeightsBody:
                 step=0 if resume is None else resume.step,
                 num_parameters=self._num_parameters,
                 progress=None if resume is None else resume.data_progress(),
+                holds_base=BASE_WEIGHTS in self._manifests,
             )
         ]
 
@@ -118,10 +121,16 @@ class TrainerBody(WeightsBody):
         post: Post,
         report: Report,
         is_saved: Callable[[int], bool],
+        base: WeightManifest | None = None,
     ) -> None:
         """`is_saved`: whether a step is followed by a checkpoint."""
         super().__init__(
-            brain=brain, num_parameters=trainer.num_parameters, resume=resume, publishing=publishing, post=post
+            brain=brain,
+            num_parameters=trainer.num_parameters,
+            resume=resume,
+            publishing=publishing,
+            post=post,
+            base=base,
         )
         self._trainer, self._checkpoints = trainer, checkpoints
         self._writer = CheckpointWriter(report)

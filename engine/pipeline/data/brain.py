@@ -71,7 +71,7 @@ from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import CHECKS_PER_DEADLINE, MAX_OWNERS, Plan
 from engine.pipeline.records import BufferView, DataProgress, Trajectory
 from engine.policy.awake import AwakeTime
-from engine.policy.lineage import Lineage, WeightsId
+from engine.policy.lineage import BASE_WEIGHTS, Lineage, WeightsId
 from engine.policy.recovery import grader_is_broken
 from engine.policy.sampling import oldest_first
 from engine.spec.causes import PlatformCause
@@ -299,6 +299,7 @@ class DataBrain:
         if epoch <= self._state.lineage.epoch or resumed is None:
             return []
         before = self._state.counts()["trained"]
+        pinned = self._weights_evaluated() | ({BASE_WEIGHTS} if resumed.progress.base_is_due else set())
         self._record(TrainerForked(epoch=epoch, step=resumed.step, progress=resumed.progress))
         self._wanted_step, self._has_finished = None, False
         self._prompts.begin_anew()
@@ -309,7 +310,12 @@ class DataBrain:
             message=f"a new trainer resumed from the checkpoint of step {resumed.step}",
             action=f"{num_undone} samples that were trained after it are trained again",
         )
-        return [_report(fault), self._report_ledger()]
+        unneeded = sorted(pinned - self._weights_evaluated())
+        released = [effect for weights in unneeded for effect in self._releases.release(weights)]
+        return [_report(fault), self._report_ledger(), *released]
+
+    def _weights_evaluated(self) -> set[WeightsId]:
+        return {evaluation.weights for evaluation in self._state.evaluations}
 
     def _make_batch(self, now: float) -> list[Effect]:
         if self._wanted_step is None:

@@ -54,6 +54,8 @@ class PromptPool:
 
     def start(self, weights: WeightsId) -> OpenGroup | None:
         """The next new group, for a replica on these weights; None if the schedule allows none."""
+        if not self._state.may_start_on(weights):
+            return None
         self._close_stale_window()
         self._open_window(self._demand())
         demand = self._demand()
@@ -69,7 +71,8 @@ class PromptPool:
     def may_begin(self, weights: WeightsId) -> bool:
         """True if a group that lost its replica may begin again on these weights."""
         start_lag = self._schedule.start_lag
-        return start_lag is None or self._lag(weights) <= start_lag
+        is_fresh = start_lag is None or self._lag(weights) <= start_lag
+        return is_fresh and self._state.may_start_on(weights)
 
     def to_hold(self) -> WeightsId | None:
         """Weights that their replicas must keep until the window's last group has begun."""

@@ -40,7 +40,7 @@ from engine.pipeline.journal import (
 from engine.pipeline.messages.to_driver import EvaluationReported, FaultReported
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import CompleteGroup, DataProgress, GroupKey, Trajectory
-from engine.policy.lineage import Lineage, WeightsId
+from engine.policy.lineage import BASE_WEIGHTS, Lineage, WeightsId
 from engine.policy.sampling import has_signal
 
 # Steps whose trajectories stay in memory until a checkpoint covers them. Prompts of older steps are generated again.
@@ -77,8 +77,10 @@ class DataState:
         """Groups that ended untrained since this process started."""
         self.num_filtered_in_a_row = 0
         self.ended = EndedSamples(group_size=plan.group_size, staleness=self.staleness)
-        # A resumed attempt skips the evaluation before step 1. If one was due at its step, it is repeated, since it may
-        # not have finished.
+        # A resumed attempt evaluates version 0 if no attempt before it did. If an evaluation was due at its step, it is
+        # repeated, since it may not have finished.
+        if progress is not None and progress.base_is_due:
+            self._open_evaluation(0)
         if plan.evaluates(start_step) and start_step < plan.steps:
             self._open_evaluation(start_step)
 
@@ -98,6 +100,10 @@ class DataState:
 
     def may_train(self, trajectory: Trajectory) -> bool:
         return self.plan.schedule.may_train(staleness=self.staleness(trajectory))
+
+    def may_start_on(self, weights: WeightsId) -> bool:
+        """False for base weights that are here only for their evaluation, since training is further."""
+        return weights != BASE_WEIGHTS or self.first_version == 0
 
     def is_wanted(self, trajectory: Trajectory) -> bool:
         """True if the trajectory is new and needed."""
@@ -211,11 +217,12 @@ class DataState:
         num_samples = len(chosen) * self.plan.group_size
         failed = tuple((group.key.ordinal, num) for group in chosen if (num := self._num_failed_of(group)))
         num_failed = sum(num for _, num in failed)
+        progress = self.ledger.progress_if_trained(record.ordinals, num_samples=num_samples, num_failed=num_failed)
         self.batch = StepTaken(
             step=record.step,
             ordinals=record.ordinals,
             groups=tuple(chosen),
-            progress=self.ledger.progress_if_trained(record.ordinals, num_samples=num_samples, num_failed=num_failed),
+            progress=replace(progress, base_is_due=bool(self._evaluations_of(0))),
             failed=failed,
         )
         self.num_filtered_in_a_row = 0
@@ -285,6 +292,9 @@ class DataState:
         self.evaluations = [evaluation for evaluation in self.evaluations if evaluation.version <= record.step]
         for evaluation in self._evaluations_of(record.step):
             evaluation.rename_weights(WeightsId(record.epoch, record.step))
+        if record.progress.base_is_due:  # the new trainer has published them again
+            for evaluation in self._evaluations_of(0):
+                evaluation.rename_weights(BASE_WEIGHTS)
 
     # ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -55,6 +55,8 @@ class TrainerLoaded:
     num_parameters: int
     progress: DataProgress | None = None
     """Data's progress in the checkpoint; None: the trainer began where the attempt did."""
+    holds_base: bool = False
+    """The body holds a copy of `BASE_WEIGHTS`, made before it loaded the checkpoint, for their evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

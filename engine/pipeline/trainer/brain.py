@@ -1,12 +1,14 @@
 """The trainer: requests a batch, trains, publishes the new version, and requests the next batch at once.
 
     load ──▶ publish ──▶ request ──▶ train ──▶ publish ──▶ request … ──▶ last checkpoint ──▶ finished
-                                                        └── pause requested: checkpoint ──▶ paused
+      └─ base weights due ──▶ stored ──▶ publish …         └── pause requested: checkpoint ──▶ paused
 
 Invariants:
 - step S is trained exactly once by one incarnation: any batch but the requested one is ignored;
 - step S makes version S, which is offered to the leading relay until stored there or overtaken;
 - training never waits for a relay: the only stall is the copy;
+- base weights whose evaluation is due are on every live relay before an incarnation publishes any other version: else a
+  relay could report them as missing;
 - a checkpoint of step S holds the weights of S and data's progress with the batch of S trained, never a mixture;
 - a pausing trainer begins no step, and is paused once its last step is in a checkpoint or the checkpoint has failed; a
   job that trains nothing writes no checkpoint;
@@ -48,7 +50,7 @@ from engine.pipeline.trainer.alarm import GapAlarm
 from engine.pipeline.trainer.choice import Choice
 from engine.pipeline.trainer.metrics import StepTiming, batch_series
 from engine.pipeline.trainer.offers import Offers
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import BASE_WEIGHTS, WeightsId
 from engine.spec.causes import PlatformCause
 
 RESEND_AFTER_S: Final = 2.0
@@ -59,7 +61,9 @@ class TrainerBrain:
         """`epoch`: this incarnation of the trainer."""
         self._plan, self._epoch = plan, epoch
         self._version: int | None = None
-        """The last step trained; None until loaded."""
+        """The last step trained; None until its weights may be published."""
+        self._loaded: TrainerLoaded | None = None
+        """While the relays get the base weights."""
         self._resumed: ResumedFrom | None = None
         self._checkpointed = 0
         self._wanted_step: int | None = None
@@ -94,7 +98,7 @@ class TrainerBrain:
             case PauseRequested():
                 return self._on_pause()
             case VersionStored():
-                return self._offers.on_stored(message.weights, now)
+                return self._on_stored(message, now)
             case VersionRefused():
                 return self._offers.on_refused(message.weights, now)
             case RelaysPlaced():
@@ -107,14 +111,27 @@ class TrainerBrain:
                 raise TypeError(f"the trainer does not take {type(message).__name__}")
 
     def _on_loaded(self, message: TrainerLoaded, now: float) -> list[Effect]:
-        if self._version is not None:
+        if self._version is not None or self._loaded is not None:
             return []
+        ready = _report(TrainerReady(num_parameters=message.num_parameters, epoch=self._epoch))
+        if message.holds_base:
+            self._loaded = message
+            return [ready, *self._offers.offer_base(now)]
+        return [ready, *self._begin(message, now)]
+
+    def _on_stored(self, message: VersionStored, now: float) -> list[Effect]:
+        effects = self._offers.on_stored(message.weights, now)
+        if self._loaded is not None and message.weights == BASE_WEIGHTS:
+            loaded, self._loaded = self._loaded, None
+            effects += self._begin(loaded, now)
+        return effects
+
+    def _begin(self, message: TrainerLoaded, now: float) -> list[Effect]:
         self._step_ended_at = self._saved_at = now
         self._checkpointed = message.step
         if message.progress is not None or self._epoch:  # no checkpoint yet: everything begins again
             self._resumed = ResumedFrom(step=message.step, progress=message.progress or DataProgress())
-        ready = _report(TrainerReady(num_parameters=message.num_parameters, epoch=self._epoch))
-        effects = [ready, *self._publish(message.step, now)]
+        effects = self._publish(message.step, now)
         if message.step >= self._plan.steps:  # an evaluation, or the trainer died after its last checkpoint
             is_paused = self._is_pausing and self._plan.only_evaluates
             ended = [self._report_end(message.step), self._report_finished()]

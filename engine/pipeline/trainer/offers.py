@@ -3,7 +3,8 @@
 Invariants:
 - the newest version's copy is kept, stored or not: with every relay dead it is the only copy;
 - an older copy is kept until it is stored, if an evaluation needs that version, else until it is overtaken;
-- only the highest claim of a relay counts, and every claim is answered with the highest.
+- only the highest claim of a relay counts, and every claim is answered with the highest;
+- base weights that are offered after a resume keep their id, whichever incarnation offers them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from engine.pipeline.messages.addresses import Address, relay_address
 from engine.pipeline.messages.to_relay import ClaimObserved
 from engine.pipeline.messages.to_trainer import MasterElected
 from engine.pipeline.plan import Plan
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import BASE_WEIGHTS, WeightsId
 
 # A large version takes a while to fetch and hash; an early repeat of the offer only doubles the work.
 OFFER_AGAIN_AFTER_S: Final = 10.0
@@ -29,6 +30,8 @@ class Offers:
         self.broadcast_s: float | None = None
         """For the last version known to be on every live relay: from its first offer to the report of that."""
         self._newest: int | None = None
+        self._has_base = False
+        """Version 0 means `BASE_WEIGHTS`."""
         self._relays: Sequence[int] = range(plan.num_relays)
         self._host = 0
         self._relay_claim = -1
@@ -47,8 +50,15 @@ class Offers:
         pinned = self._plan.evaluates(version)
         return [*effects, PublishWeights(weights=self._weights_of(version), pinned=pinned, to=self._to)]
 
+    def offer_base(self, now: float) -> list[Effect]:
+        """Offers the body's copy of the base weights. Call it before any `publish`."""
+        self._has_base, self._newest = True, BASE_WEIGHTS.version
+        self._first_offered_at[self._newest] = now
+        self._offered_at[self._newest] = now
+        return self._offer_again(self._newest, now)
+
     def on_stored(self, stored: WeightsId, now: float) -> list[Effect]:
-        if stored.epoch != self._epoch:
+        if stored != self._weights_of(stored.version):
             return []
         offered_at = self._first_offered_at.pop(stored.version, None)
         if offered_at is not None:
@@ -64,7 +74,7 @@ class Offers:
         return [ForgetWeights(weights=self._weights_of(version)) for version in done if version != self._newest]
 
     def on_refused(self, refused: WeightsId, now: float) -> list[Effect]:
-        return self._offer_again(refused.version, now) if refused.epoch == self._epoch else []
+        return self._offer_again(refused.version, now) if refused == self._weights_of(refused.version) else []
 
     def on_elected(self, message: MasterElected, now: float) -> list[Effect]:
         if message.claim < self._relay_claim:
@@ -110,7 +120,8 @@ class Offers:
         return [RepublishWeights(weights=self._weights_of(version), pinned=pinned, to=self._to)]
 
     def _weights_of(self, version: int) -> WeightsId:
-        return WeightsId(self._epoch, version)
+        is_base = self._has_base and version == BASE_WEIGHTS.version
+        return BASE_WEIGHTS if is_base else WeightsId(self._epoch, version)
 
     @property
     def _to(self) -> Address:

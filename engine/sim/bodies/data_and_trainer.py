@@ -24,7 +24,7 @@ from engine.pipeline.messages.to_data import Persisted
 from engine.pipeline.messages.to_relay import WeightsOffered
 from engine.pipeline.messages.to_trainer import BatchTrained, CheckpointWritten
 from engine.pipeline.records import DataProgress
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import BASE_WEIGHTS, WeightsId
 from engine.sim.chance import Chance
 from engine.sim.fault_costs import Costs
 from engine.sim.faults import Faults
@@ -141,6 +141,11 @@ class TrainerBody:
         self._store, self._oracle = store, oracle
         self._later, self._work, self._aside, self._post = later, work, aside, post
         self._kept: set[WeightsId] = set()
+
+    def copy_base(self) -> None:
+        """Before the checkpoint is loaded."""
+        self._oracle.on_base_copied(by=self._epoch)
+        self._kept.add(BASE_WEIGHTS)
 
     def perform(self, effect: Effect) -> None:
         match effect:

@@ -6,22 +6,25 @@ trajectory has ended (I3); staleness agrees with the tree of weights and is with
 replica, which keeps its limits, and a sample continues only from tokens and routes of a single life, and is trained
 with the routes of a life that ended, or with none (I5); a version is served only whole (I6); only the current trainer
 publishes (I7); acknowledgements and the batch of each step survive data's death; a checkpoint's ordinals are those of
-ended prompts; and everything ends and adds up (I12).
+ended prompts; it has the evaluation of version 0 as due until the log has its end; and everything ends and adds up
+(I12).
 """
+
+# Over budget: one record of the run, which every invariant reads.
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from engine.pipeline.data.ledger import IntervalSet
 from engine.pipeline.data.state import DataState
-from engine.pipeline.journal import Record, TrainerForked
+from engine.pipeline.journal import EvaluationClosed, Record, TrainerForked
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.to_driver import AnswersCounted, EvaluationReported, FaultReported
 from engine.pipeline.messages.to_rollout import SequencesHandedOver, WorkGranted
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, SampleKey, SampleProgress, Trajectory
-from engine.policy.lineage import Lineage, WeightsId
+from engine.policy.lineage import BASE_WEIGHTS, Lineage, WeightsId
 
 Path = tuple[int, ...]
 """The serial numbers of the steps that made some weights, from the start."""
@@ -46,15 +49,18 @@ def demand(holds: bool, what: str) -> None:
 
 
 class Oracle:
-    def __init__(self, plan: Plan, *, start_step: int = 0) -> None:
-        """`start_step`: the step of the checkpoint that the run begins with."""
-        self._plan, self._start_step = plan, start_step
+    def __init__(self, plan: Plan, *, start_step: int = 0, base_is_due: bool = False) -> None:
+        """`start_step`: the step of the checkpoint that the run begins with. `base_is_due`: no earlier attempt has
+        evaluated version 0."""
+        self._plan, self._start_step, self._base_is_due = plan, start_step, base_is_due
+        self._is_base_evaluated = start_step > 0 and not base_is_due
+        """By the log: a checkpoint may only then leave it out."""
         self._epoch = 0
         self._paths: dict[WeightsId, Path] = {}
-        self._saved_paths: dict[int, Path] = {start_step: ()}
+        self._saved_paths: dict[int, Path] = {start_step: tuple(range(start_step))}
         self._now: Path = ()
-        self._trained: list[frozenset[SampleKey]] = []
-        """By serial number of the step."""
+        self._trained: list[frozenset[SampleKey]] = [frozenset()] * start_step
+        """By serial number of the step; steps of earlier attempts are empty."""
         self._first_batch: dict[int, frozenset[SampleKey]] = {}
         self._batches: dict[tuple[int, int], frozenset[SampleKey]] = {}
         self._leases: dict[tuple[SampleKey, int], int] = {}
@@ -82,6 +88,11 @@ class Oracle:
     def on_trainer(self, epoch: int, step: int) -> None:
         """A new incarnation has loaded the checkpoint of this step."""
         self._epoch, self.trained_steps, self._now = epoch, step, self._saved_paths[step]
+
+    def on_base_copied(self, *, by: int) -> None:
+        demand(by == self._epoch, f"the base weights copied by epoch {by}, epoch {self._epoch} lives")
+        self.published.add(BASE_WEIGHTS)
+        self._paths[BASE_WEIGHTS] = ()
 
     def on_publish(self, weights: WeightsId, *, by: int) -> None:
         demand(by == self._epoch == weights.epoch, f"{weights} published by epoch {by}, epoch {self._epoch} lives")
@@ -149,6 +160,8 @@ class Oracle:
         demand(counts["trained"] == len(trained), f"checkpoint {step} of {len(trained)} samples counts {counts}")
         num_ended = sum(1 for _ in ended) * self._plan.group_size
         demand(num_ended == sum(counts.values()), f"checkpoint {step}: {num_ended} samples ended, counts {counts}")
+        is_known = progress.base_is_due or self._is_base_evaluated
+        demand(is_known, f"checkpoint {step} has version 0 as evaluated, which no log shows")
 
     def on_saved(self, epoch: int, step: int) -> None:
         self._saved_paths[step] = self._paths.get(WeightsId(epoch, step), self._now[:step])
@@ -176,6 +189,7 @@ class Oracle:
     def on_persisted(self, records: Sequence[Record]) -> None:
         if any(isinstance(record, TrainerForked) for record in records):
             self._acknowledged.clear()  # their weights are gone, and some must be generated again
+        self._is_base_evaluated |= EvaluationClosed(version=BASE_WEIGHTS.version) in records
 
     def on_recovered(self, state: DataState) -> None:
         """Checks data's state recovered from its log: it contains everything acknowledged."""
@@ -273,9 +287,10 @@ class Oracle:
         steps, num_trained = self._plan.steps, sum(len(self._trained[serial]) for serial in self._now)
         last = max(steps, self._start_step)
         demand(self.trained_steps == last, f"ended after {self.trained_steps} of {steps} steps")
-        demand(len(self._now) == last - self._start_step, f"{len(self._now)} steps from {self._start_step} to {last}")
+        demand(len(self._now) == last, f"{len(self._now)} steps lead to {last}")
         demand(self.ledger.get("trained") == num_trained, f"the ledger has {self.ledger}, trained are {num_trained}")
         due = [step for step in range(self._start_step, last + 1) if self._plan.evaluates(step)]
+        due += [BASE_WEIGHTS.version] if self._base_is_due else []
         versions = {report.weights.version for report in self.evaluated}
         excused = {fault.component for fault in self.faults}  # no answer was graded: a fault instead of a mean
         missing = [step for step in due if step not in versions and f"evaluation/{step}" not in excused]

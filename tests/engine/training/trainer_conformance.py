@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import BASE_WEIGHTS, WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.spec.series import find_series
 from engine.training.checkpoint.folder import MANIFEST_FILE, CheckpointUnverified, verify_checkpoint
@@ -318,7 +318,9 @@ class TrainerConformance:
         metrics = [straight.train_step(trajectories_of(step)).metrics for step in range(3, 6)]
         write()
         resumed = make_trainer(folder, optimizer=optimizer, num_steps=7)
-        resumed.train_step(trajectories_of(99))  # the load must discard this
+        resumed.train_step(trajectories_of(99))  # the load must discard this, and a version published before it
+        resumed.snapshot(BASE_WEIGHTS)
+        resumed.probe()
         resumed.load(tmp_path / "middle")
         assert hash_of(resumed) == published
         assert [resumed.train_step(trajectories_of(step)).metrics for step in range(3, 6)] == metrics

@@ -7,6 +7,7 @@ import pytest
 
 from engine.live.checkpoints.resuming import (
     PASSED_OVER_FILE,
+    ResumePoint,
     finish_checkpoint,
     forget_older,
     go_back,
@@ -35,8 +36,8 @@ def step_of(root: Path, *, reported: int = 10) -> int | None:
     return None if point is None else point.step
 
 
-def load(folder: Path) -> None:
-    verify_checkpoint(folder)
+def load(point: ResumePoint) -> None:
+    verify_checkpoint(point.folder)
 
 
 def test_newest_intact_checkpoint_is_loaded(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_choosing_reads_no_weights_and_loading_finds_damage(tmp_path: Path) -> N
     (newest / "weights.bin").write_text("Weights of 4")
     assert open_checkpoint(str(newest)).step == 4, "the size is right, and opening does not read the content"
     with pytest.raises(CheckpointUnverified, match=r"weights\.bin has 12 bytes with sha256"):
-        load(newest)
+        load(open_checkpoint(str(newest)))
     assert step_of(tmp_path) == 2
     assert (newest / PASSED_OVER_FILE).exists()
 

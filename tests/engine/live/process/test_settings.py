@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.live.checkpoints.resuming import refuse_outside
+from engine.live.checkpoints.resuming import is_of_job, refuse_outside
 from engine.live.process.settings import Settings
 
 
@@ -38,6 +38,15 @@ def test_store_behind_a_symlink_is_accepted(settings: Settings, tmp_path: Path) 
         job="job_b", attempt=1, fence=1
     )
     assert folder.is_dir()
+
+
+def test_checkpoint_of_the_same_job_is_recognized(settings: Settings) -> None:
+    own = settings.attempt_folder(job="job_b", attempt=2, fence=2).parent
+    step = own / "attempt-1-fence-1" / "checkpoints" / "step-000005"
+    key = "s3://bucket/some/prefix/jobs/{}/attempt-1-fence-1/checkpoints/step-5"
+    assert all(is_of_job(uri, own) for uri in (str(step), step.as_uri(), key.format("job_b")))
+    other = str(step).replace("job_b", "job_bc")
+    assert not any(is_of_job(uri, own) for uri in (other, f"{own}/../job_c/step", key.format("job_bc")))
 
 
 def test_job_resumes_only_from_a_checkpoint_of_a_job(settings: Settings, tmp_path: Path) -> None:
