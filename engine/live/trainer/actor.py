@@ -90,14 +90,13 @@ class TrainerActor(BodyActor):
 
             held = HeldWeights(folder)
             publishing: Publishing = PublishingAlone(held, handover)
-            base = self._start(partial(load_alone, held), publishing)
+            self._start(partial(load_alone, held), publishing)
             return WeightsBody(
                 brain=brain,
                 num_parameters=held.num_parameters,
                 resume=self._resume,
                 publishing=publishing,
                 post=self._send,
-                base=base,
             )
         trainer, load, publishing = self._make_trainer(folder, device, handover)
         base = self._start(load, publishing)
