@@ -9,7 +9,7 @@ import multiprocessing
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -27,6 +27,9 @@ from tests.bench.engine.relays.travel import LoopbackLinks
 from tests.engine.live.trainer.test_shares import FIRST, SECOND, TrainingHosts, on_a_host_of_its_own, whole_version
 from tests.waiting import GIVES_UP_AFTER_S, eventually
 
+# More than all waits below together, each of which fails with its own reason, and less than the limit of a long test.
+HANGS_AFTER_S: Final = 8 * GIVES_UP_AFTER_S
+REPEATS_EVERY_S: Final = 1.0
 ROOT = Path(__file__).resolve().parents[4]
 SPEC = JobSpec.model_validate({"name": "two hosts", "rollout": {"replicas": 2}})
 
@@ -54,7 +57,7 @@ def publish_from_two_hosts(folders: tuple[Path, Path]) -> None:
     """Runs in a process of its own, with a Ray of its own."""
     os.environ |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
     os.environ.pop("RAY_ADDRESS", None)
-    faulthandler.dump_traceback_later(2 * GIVES_UP_AFTER_S * scale(), exit=True)  # shows where it hangs
+    faulthandler.dump_traceback_later(HANGS_AFTER_S * scale(), exit=True)
     import ray
     from ray.cluster_utils import Cluster
 
@@ -87,13 +90,15 @@ def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
     sizes = ray.get(trainer.publish.remote(FIRST))
     assert len(sizes) == 2 and sum(sizes) == len(expected), "each host has only its part"
     eventually(lambda: ray.get(relays[0].view.remote()), "the first relay leads", until=lambda view: view.leads)
-    relays[0].deliver.remote(ray.get(trainer.offer.remote(FIRST)))
+    offer = ray.get(trainer.offer.remote(FIRST))
     for host, relay in enumerate(relays):
 
         def visible(relay: Any = relay) -> Any:
+            relays[0].deliver.remote(offer)  # repeated as by a trainer: a pull that timed out is refused
             return ray.get(relay.view.remote()).visible
 
-        eventually(visible, f"relay {host} has the version", until=lambda versions: FIRST in versions)
+        has_it = f"relay {host} has the version"
+        eventually(visible, has_it, until=lambda versions: FIRST in versions, every_s=REPEATS_EVERY_S)
         relay.deliver.remote(WeightsWanted(replica=host, incarnation=0, held=NO_WEIGHTS, exact=None))
 
         def served(host: int = host) -> list[WeightsServed]:
