@@ -1,5 +1,6 @@
 """The HTTP calls to the control plane, and the meaning of its responses.
 
+    GET  {control_url}/internal/engine/vocabulary   → Vocabulary; 404: announces none
     POST {control_url}/internal/engine/facts        FactBatch → FactAck
     POST {control_url}/internal/engine/heartbeat    Heartbeat → HeartbeatReply
     errors: problem+json with `code`; 409 stale_fence ends the attempt, 409 gap has the last stored fact
@@ -15,12 +16,12 @@ from typing import Any, Final, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from engine.spec.control import FactAck, Heartbeat, HeartbeatReply
+from engine.spec.control import FactAck, Heartbeat, HeartbeatReply, Vocabulary
 
 # A database during a failover responds late rather than never; after this time a retry is better.
 TIMEOUT_S: Final = 10.0
 
-Answer = TypeVar("Answer", FactAck, HeartbeatReply)
+Answer = TypeVar("Answer", FactAck, HeartbeatReply, Vocabulary)
 
 
 class Unreachable(Exception):
@@ -56,16 +57,21 @@ class ControlPlane:
             trust_env=False,  # proxies from the host's environment must not see the token
         )
 
+    def vocabulary(self) -> list[str] | None:
+        """The names that the control plane understands in facts; None: it announces none."""
+        response = self._call("GET", "vocabulary")
+        return None if response.status_code == httpx.codes.NOT_FOUND else self._parse(Vocabulary, response).names
+
     def send_facts(self, *, attempt: int, fence: int, lines: list[bytes]) -> FactAck | Gap:
         """`lines`: facts as JSON from the spool, sent without parsing them again."""
         head = f'{{"attempt":{attempt},"fence":{fence},"facts":['.encode()
-        response = self._post("facts", head + b",".join(lines) + b"]}")
+        response = self._call("POST", "facts", head + b",".join(lines) + b"]}")
         if response.status_code == httpx.codes.CONFLICT:
             return self._parse_gap(response)
         return self._parse(FactAck, response)
 
     def beat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        response = self._post("heartbeat", heartbeat.model_dump_json().encode())
+        response = self._call("POST", "heartbeat", heartbeat.model_dump_json().encode())
         if response.status_code == httpx.codes.CONFLICT:
             raise Unreachable(f"409 {problem_of(response)}")
         return self._parse(HeartbeatReply, response)
@@ -73,9 +79,9 @@ class ControlPlane:
     def close(self) -> None:
         self._client.close()
 
-    def _post(self, path: str, content: bytes) -> httpx.Response:
+    def _call(self, method: str, path: str, content: bytes = b"") -> httpx.Response:
         try:
-            response = self._client.post(path, content=content, headers={"Content-Type": "application/json"})
+            response = self._client.request(method, path, content=content, headers={"Content-Type": "application/json"})
         except httpx.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
         if response.status_code == httpx.codes.CONFLICT and problem_of(response).get("code") == "stale_fence":

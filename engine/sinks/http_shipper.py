@@ -9,6 +9,8 @@ Invariants:
 - facts are sent in order; only the control plane's acknowledgement moves the shipper forward, or back if a restored
   database has fewer facts;
 - shipping ends if a restored database needs facts that the spool has discarded: a gap is never sent;
+- facts are sent in the words that the control plane announces (`translation.py`). They are read at the start, at an
+  acknowledgement that names others, and at a refusal, which is final only if they are the same;
 - a request is passed to the driver once, however often heartbeats repeat it;
 - a stale fence, or a fact that is refused for good, ends shipping; the driver's next call of `requests` raises it.
 """
@@ -24,7 +26,8 @@ from typing import Final
 from engine.process.progress import report_progress
 from engine.sinks.control_plane import ControlPlane, Gap, Refused, StaleFence, Unreachable
 from engine.sinks.spool import NotInSpool, Spool
-from engine.spec.control import MAX_FACTS_PER_BATCH, ControlRequest, Heartbeat
+from engine.sinks.translation import NotUnderstood, Translation
+from engine.spec.control import MAX_FACTS_PER_BATCH, ControlRequest, FactAck, Heartbeat
 from engine.spec.facts import FactBody
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ class HttpSink:
         self._seen_requests: set[str] = set()
         # After a restart of the driver, its last fact is sent again: the response shows which facts are stored.
         self._acked = max(0, spool.last_seq - 1)
+        self._translation: Translation | None = None
         self._ended_by: StaleFence | Refused | None = None
         self._progress = threading.Condition()
         self._stopping = threading.Event()
@@ -116,7 +120,7 @@ class HttpSink:
             except Unreachable as error:
                 # One line at the start of an outage, then occasional reminders: an outage may take hours.
                 if num_failures in (0, 10) or num_failures % 100 == 0:
-                    log.warning("facts waiting=%d tries=%d error=%s", self._num_waiting, num_failures + 1, error)
+                    log.warning("facts waiting=%d tries=%d error=%s", self.num_waiting, num_failures + 1, error)
                 self._stopping.wait(retry_delay_s(num_failures, self._chance))
                 num_failures += 1
             except StaleFence as error:
@@ -127,7 +131,8 @@ class HttpSink:
                 return
 
     @property
-    def _num_waiting(self) -> int:
+    def num_waiting(self) -> int:
+        """Facts that are not stored yet."""
         return self._spool.last_seq - self._acked
 
     def _ship_once(self) -> None:
@@ -135,7 +140,7 @@ class HttpSink:
             lines = self._spool.lines_after(self._acked, max_facts=MAX_FACTS_PER_BATCH, max_bytes=MAX_BATCH_BYTES)
         except NotInSpool as error:
             raise Refused(f"{error}; the control plane's database was restored from an older backup") from error
-        answer = self._control.send_facts(attempt=self._attempt, fence=self._fence, lines=lines)
+        answer = self._send(lines)
         if answer.acked > self._spool.last_seq:
             raise Refused(
                 f"the control plane has {answer.acked} facts of this attempt, its spool {self._spool.last_seq}"
@@ -147,6 +152,20 @@ class HttpSink:
             self._progress.notify_all()
         if not isinstance(answer, Gap):
             self._spool.discard(answer.acked)
+
+    def _send(self, lines: list[bytes]) -> FactAck | Gap:
+        translation = self._translation = self._translation or Translation(self._control.vocabulary())
+        try:
+            lines = translation.lines(lines)
+            answer = self._control.send_facts(attempt=self._attempt, fence=self._fence, lines=lines)
+        except (Refused, NotUnderstood) as error:
+            self._translation = Translation(self._control.vocabulary())
+            if self._translation.names != translation.names:
+                raise Unreachable(f"the control plane's release has changed: {error}") from error
+            raise Refused(str(error)) from error
+        if isinstance(answer, FactAck) and answer.vocabulary and not translation.is_of(answer.vocabulary):
+            self._translation = None
+        return answer
 
     # ── heartbeat ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from engine.process.full_disk import append_through
-from engine.spec.facts import Fact, FactBody
+from engine.spec.facts import Fact, FactBody, needs_of
 
 
 def utc_now() -> datetime:
@@ -31,7 +31,7 @@ class SegmentWriter:
         self.last_seq = first_seq - 1 + num_lines
 
     def append(self, body: FactBody) -> Fact:
-        fact = Fact(seq=self.last_seq + 1, at=self._now(), body=body)
+        fact = Fact(seq=self.last_seq + 1, at=self._now(), body=body, needs=needs_of(body))
         line = fact.model_dump_json().encode() + b"\n"
         try:
             append_through(self._file, line)

@@ -5,19 +5,22 @@ Every message carries the attempt and its fence; an old fence is answered 409 `s
 Either side may run a later release: unknown fields are ignored, and no field of this module is ever removed.
 """
 
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from engine.spec.assets.asset_manifest import Sha256
-from engine.spec.facts import Fact
+from engine.spec.facts import FACT_NAMES, Fact
 from engine.spec.job import ACCEPTED, JobSpec
 from engine.spec.labels import LabelSelector
 from engine.spec.strict import BigCount, Count, Lenient, Ordinal, Strict, Text
+from engine.spec.vocabulary import digest_of
 
 MAX_FACTS_PER_BATCH = 200
 CPUS_OF_A_DEVICE = 0.1
 """CPUs reserved per device of a CPU pool, where trainer processes and replicas share cores."""
+
+VOCABULARY_DIGEST: Final = digest_of(FACT_NAMES)
 
 Id = Annotated[Text, Field(min_length=1, max_length=64)]
 
@@ -88,11 +91,20 @@ class FactBatch(Lenient):
     facts: list[Fact] = Field(min_length=1, max_length=MAX_FACTS_PER_BATCH)
 
 
+class Vocabulary(Lenient):
+    """GET {control_url}/internal/engine/vocabulary: the names that this control plane understands in facts. A driver
+    sends no others; see `engine.spec.vocabulary`."""
+
+    names: list[Annotated[Text, Field(max_length=400)]] = Field(max_length=10_000)
+
+
 class FactAck(Lenient):
     """Facts up to and including `acked` are stored. A batch that starts beyond acked + 1 is answered 409
     `gap` with the same field, and the driver resends from there."""
 
     acked: BigCount
+    vocabulary: Annotated[Text, Field(max_length=64)] = ""
+    """The digest of the control plane's names: at another one than the driver knows, it reads them again."""
 
 
 class Heartbeat(Lenient):

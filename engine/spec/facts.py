@@ -3,22 +3,23 @@
 Invariants:
 - `seq` counts 1, 2, 3, … within an attempt without a gap; a spooled fact never changes;
 - a fact with an old fence has no effect: the control plane answers 409 and the driver stops;
-- an unknown kind or field of a later release is ignored, so that either side can be upgraded first.
+- a kind, field or value of a later release is passed over and named, so that either side can be upgraded first; a fact
+  that `needs` it is refused.
 """
 
 # Over budget: all kinds of facts are listed here, as one contract.
 
-import re
-from typing import Annotated, Final, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from engine.spec.causes import PlatformCause
 from engine.spec.checkpoint_manifest import CheckpointAddress
 from engine.spec.strict import BigCount, BigOrdinal, Count, Lenient, Ordinal, ReportedMoment, Text, Whole
+from engine.spec.vocabulary import names_of, needed_of, reduce_body
 
 MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)*$", max_length=100)]
-_KIND: Final = re.compile(r"[a-z]+(_[a-z]+)*", re.ASCII)
 MAX_TRACED = 2_048
 MAX_SPANS = 500
 MAX_LINES = 200
@@ -287,18 +288,47 @@ FactBody = Annotated[
     | UnknownFact,
     Field(discriminator="type"),
 ]
-KINDS: Final = frozenset(body.model_fields["type"].default for body in get_args(get_args(FactBody)[0]))
+BODIES: Final[Mapping[str, type[BaseModel]]] = {
+    body.model_fields["type"].default: body for body in get_args(get_args(FactBody)[0])
+}
+FACT_NAMES: Final = names_of(BODIES)
+"""All that this release understands."""
+DECISIVE: Final = frozenset({"run_finished.outcome", "run_finished.failure_class", "run_finished.cause"})
+"""The names that decide the ledger or what is billed, and whose values or very names are not known to every release
+since 0.1.0. A control plane that does not know one refuses the fact."""
+_NEEDS: Final = {kind: sorted(name for name in DECISIVE if name.partition(".")[0] == kind) for kind in BODIES}
+
+
+def needs_of(body: FactBody) -> list[str]:
+    return _NEEDS[body.type]
 
 
 class Fact(Lenient):
     seq: BigOrdinal
     at: ReportedMoment
     body: FactBody
+    needs: list[Annotated[Text, Field(max_length=200)]] = Field(
+        default_factory=list, max_length=50, exclude_if=lambda needs: not needs
+    )
+    """Names of `vocabulary` without which this fact must not be stored, as its driver knows them."""
+    _passed_over: tuple[str, ...] = PrivateAttr(default=())
 
-    @model_validator(mode="before")
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """The names that this release does not know."""
+        return self._passed_over
+
+    @property
+    def missing(self) -> list[str]:
+        """The names among them that this fact needs."""
+        return needed_of(self.needs, self._passed_over)
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _replace_unknown_kind(cls, document: object) -> object:
-        match document:
-            case {"body": {"type": str(kind)}, **others} if kind not in KINDS and _KIND.fullmatch(kind):
-                return {**others, "body": {"type": "unknown", "kind": kind}}
-        return document
+    def _pass_over_unknown(cls, document: object, read: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(document, dict) or not isinstance(document.get("body"), dict):
+            return read(document)
+        body, passed_over = reduce_body(document["body"], BODIES)
+        fact = read({**document, "body": body})
+        fact._passed_over = (*passed_over, *(f"fact.{key}" for key in document.keys() - cls.model_fields.keys()))
+        return fact

@@ -6,7 +6,6 @@ Invariants:
 - a fact never changes a job's target: a stopping job ends in its target state.
 """
 
-import logging
 from datetime import UTC, datetime, timedelta
 from functools import singledispatchmethod
 from typing import Any
@@ -18,6 +17,7 @@ from backend.jobs.control_requests import acknowledge_request
 from backend.jobs.lifecycle import change_state, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.pools.services import release_elastic
+from backend.telemetry.intake.passed_over import note_passed_over
 from backend.telemetry.ledger import store_ledger
 from backend.telemetry.logs.batches import store_lines
 from backend.telemetry.replicas.activity import store_activity
@@ -44,8 +44,6 @@ from engine.spec.facts import (
 )
 from engine.spec.for_tenants import for_tenants
 
-log = logging.getLogger(__name__)
-
 OLDEST_FACT = timedelta(days=31)  # a spool may arrive late
 NEWEST_FACT = timedelta(days=1)
 LONGEST_MESSAGE = 2_000
@@ -68,6 +66,7 @@ class FactEffects:
     def apply(self, fact: Fact) -> None:
         if not isinstance(fact.body, StepTrained | PromptsAnswered):
             self._settle()
+        note_passed_over(fact, job=self._job.pk, attempt=self._attempt.n)
         self._apply(fact.body, _plausible(fact.at, self._now))
 
     def store(self) -> None:
@@ -195,7 +194,7 @@ class FactEffects:
 
     @_apply.register
     def _(self, body: UnknownFact, at: datetime) -> None:
-        log.warning("unknown kind of fact job=%s attempt=%d kind=%s", self._job.pk, self._attempt.n, body.kind)
+        """No effect; counted with all that is passed over."""
 
     def _measure(self, step: int, at: datetime, cursor: int, metrics: dict[str, float]) -> None:
         self._points += [

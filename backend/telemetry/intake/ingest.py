@@ -6,6 +6,7 @@ Invariants:
 - facts are accepted without gaps; a batch that starts too late is answered with the seq to resume from;
 - a sign of life never waits for a lock: heartbeats skip a row that another transaction holds, which is itself a sign of
   life or the attempt's end; a batch writes that row last, however long its effects take;
+- kinds, fields and values of a later release are passed over; a fact that needs them is refused, with its batch;
 - the arrival of facts counts as a sign of life of their driver, before they are read;
 - only the live attempt, under the job's current fence, is accepted; all others are answered to stop. An ended attempt
   still gets acknowledgements for facts that had arrived.
@@ -25,6 +26,7 @@ from backend.jobs.control_requests import open_requests
 from backend.jobs.lifecycle import locked_job
 from backend.jobs.models import JobAttempt
 from backend.telemetry.intake.effects import FactEffects
+from backend.telemetry.intake.passed_over import refuse_if_missing
 from engine.spec.control import ControlRequest, FactBatch, Heartbeat
 from engine.spec.facts import Fact, RunFinished
 
@@ -101,6 +103,8 @@ def _ingest(attempt: JobAttempt, batch: FactBatch, now: datetime) -> int:
         raise StaleFence()
     if new[0].seq != attempt.acked_seq + 1:
         raise Gap(acked=attempt.acked_seq)
+    for fact in new:
+        refuse_if_missing(fact)
     end = new[-1] if isinstance(new[-1].body, RunFinished) else None
     effects = FactEffects(job, attempt, now=now)
     for fact in new if end is None else new[:-1]:

@@ -1,4 +1,4 @@
-"""Routes for drivers: /internal/engine/facts and /internal/engine/heartbeat. Not part of the public schema.
+"""Routes for drivers: /internal/engine/vocabulary, /facts and /heartbeat. Not part of the public schema.
 
 Invariant: the bearer token identifies the attempt; the body's attempt and fence must match, or nothing happens.
 """
@@ -14,7 +14,8 @@ from backend.jobs.attempts.tokens import attempt_of_token
 from backend.jobs.models import JobAttempt
 from backend.telemetry.intake.delay import note_delay
 from backend.telemetry.intake.ingest import ingest_facts, note_arrival, note_heartbeat
-from engine.spec.control import FactAck, FactBatch, Heartbeat, HeartbeatReply
+from engine.spec.control import VOCABULARY_DIGEST, FactAck, FactBatch, Heartbeat, HeartbeatReply, Vocabulary
+from engine.spec.facts import FACT_NAMES
 from engine.spec.logs.log_subject import about
 
 
@@ -44,6 +45,11 @@ internal_api = NinjaAPI(
 answer_with_problems(internal_api)
 
 
+@internal_api.get("/vocabulary", response=Vocabulary)
+def vocabulary(request: HttpRequest) -> Vocabulary:
+    return Vocabulary(names=sorted(FACT_NAMES))
+
+
 @internal_api.post("/facts", response=FactAck, auth=FactsToken())
 def facts(request: HttpRequest, batch: FactBatch) -> FactAck:
     attempt = _attempt_of(request)
@@ -51,7 +57,7 @@ def facts(request: HttpRequest, batch: FactBatch) -> FactAck:
     with about(job=attempt.job_id, attempt=attempt.n):
         acked = ingest_facts(attempt, batch, now=now)
     note_delay(batch.facts, now=now)
-    return FactAck(acked=acked)
+    return FactAck(acked=acked, vocabulary=VOCABULARY_DIGEST)
 
 
 @internal_api.post("/heartbeat", response=HeartbeatReply)

@@ -11,15 +11,16 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from engine.spec.control import AttemptOrder, FactAck, FactBatch, Heartbeat, HeartbeatReply
+from engine.spec.control import AttemptOrder, FactAck, FactBatch, Heartbeat, HeartbeatReply, Vocabulary
 
 Schema = Mapping[str, Any]
 TO_CONTROL: Final[tuple[type[BaseModel], ...]] = (FactBatch, Heartbeat)
 """A driver sends it, and may be older or newer."""
-TO_DRIVER: Final[tuple[type[BaseModel], ...]] = (FactAck, HeartbeatReply, AttemptOrder)
+TO_DRIVER: Final[tuple[type[BaseModel], ...]] = (FactAck, HeartbeatReply, Vocabulary, AttemptOrder)
 FOLDER: Final = Path(__file__).parent
-# A list of choices may grow only if its reader ignores unknown values.
+# A list of choices may grow only if its reader passes over unknown values.
 _KINDS: Final = frozenset({"Fact.body", "ControlRequest.kind"})
+_PASSES_OVER_VALUES: Final = FactBatch.__name__
 
 
 def present() -> dict[str, Schema]:
@@ -29,14 +30,32 @@ def present() -> dict[str, Schema]:
 def breaks(before: Schema, now: Schema) -> Iterator[str]:
     """Messages or fields of an older peer that are now refused or missing."""
     then, later = _models(before), _models(now)
+    may_grow = before["title"] == _PASSES_OVER_VALUES
     for name, model in then.items():
         if name not in later:
             yield f"{name} is gone"
             continue
-        yield from _breaks_of(name, model, later[name])
+        if may_grow:
+            yield from _breaks_of(name, model, _without_new_choices(model, later[name]))
+        else:
+            yield from _breaks_of(name, model, later[name])
+
+
+def _without_new_choices(before: Any, now: Any) -> Any:
+    """The present schema, with each closed list cut to the choices that it had."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        cut = {key: _without_new_choices(before.get(key), value) for key, value in now.items()}
+        if {*before.get("enum", ())} <= {*now.get("enum", ())} and "enum" in before:
+            cut["enum"] = before["enum"]
+        return cut
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return [_without_new_choices(*pair) for pair in zip(before, now, strict=True)]
+    return now
 
 
 def _breaks_of(name: str, before: Schema, now: Schema) -> Iterator[str]:
+    if before.get("enum") != now.get("enum"):
+        yield f"{name} was {before.get('enum')} and is {now.get('enum')}"
     fields, kept = before.get("properties", {}), now.get("properties", {})
     for field in fields.keys() - kept.keys():
         yield f"{name}.{field} is gone"

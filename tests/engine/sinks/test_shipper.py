@@ -14,9 +14,20 @@ from engine.sinks import http_shipper
 from engine.sinks.control_plane import ControlPlane, Refused, StaleFence
 from engine.sinks.http_shipper import HttpSink, retry_delay_s
 from engine.sinks.spool import Spool
+from engine.spec.causes import PlatformCause
 from engine.spec.control import ControlRequest, FactBatch, Heartbeat
 from engine.spec.fact_segments import first_seqs, segment_name
-from engine.spec.facts import StepTrained, TrajectoriesSampled, TrajectorySample
+from engine.spec.facts import (
+    FACT_NAMES,
+    LogLines,
+    PhaseChanged,
+    RunFinished,
+    StepTrained,
+    TrajectoriesSampled,
+    TrajectorySample,
+    UnknownFact,
+)
+from engine.spec.vocabulary import digest_of
 from tests.waiting import GIVES_UP_AFTER_S, eventually
 
 Answer = tuple[int, dict[str, Any]]
@@ -31,6 +42,8 @@ class FakeControlPlane:
         self.beats: list[Heartbeat] = []
         self.tokens: set[str | None] = set()
         self.requests: list[dict[str, str]] = []
+        self.names: frozenset[str] | None = None
+        """None: it announces no vocabulary."""
         self.trouble: Callable[[str], Answer | None] = lambda path: None
         self.cuts = 0
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -51,13 +64,23 @@ class FakeControlPlane:
         if batch.facts[0].seq > len(self.facts) + 1:
             return 409, problem(409, "gap", acked=len(self.facts))
         self.batches.append(batch)
+        if self.names is not None and any(fact.body.type not in {"unknown", *self.names} for fact in batch.facts):
+            return 422, problem(422, "not_understood")
         self.facts += [fact.seq for fact in batch.facts if fact.seq > len(self.facts)]
-        return 200, {"acked": len(self.facts)}
+        digest = {} if self.names is None else {"vocabulary": digest_of(self.names)}
+        return 200, {"acked": len(self.facts)} | digest
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                assert self.path.endswith("/vocabulary")
+                if fake.names is None:
+                    self._answer(404, problem(404, "not_found"))
+                else:
+                    self._answer(200, {"names": sorted(fake.names)})
+
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 fake.tokens.add(self.headers["Authorization"])
@@ -66,6 +89,9 @@ class FakeControlPlane:
                     fake.cuts -= 1
                     self.connection.close()
                     return
+                self._answer(status, answer)
+
+            def _answer(self, status: int, answer: dict[str, Any]) -> None:
                 content = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
@@ -255,6 +281,62 @@ def test_large_facts_travel_in_several_batches(control: FakeControlPlane, sink: 
     assert sink.close(timeout_s=60)
     assert control.facts == [1, 2, 3, 4, 5, 6]
     assert len(control.batches) >= 3
+
+
+# ── a control plane of an earlier release ─────────────────────────────────────────────────────────────────────────────
+
+EARLIER = FACT_NAMES - {"phase_changed"}
+
+
+def test_driver_sends_only_what_is_announced(
+    control: FakeControlPlane, sink: HttpSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kind and a field that it does not know: each fact keeps its number, the rest of it arrives."""
+    control.names = FACT_NAMES - {"phase_changed", "log_lines.num_dropped"}
+    for phase in ("loading_weights", "training"):
+        sink.record(PhaseChanged(phase=phase))
+    sink.record(LogLines(component="driver", lines=[], num_dropped=3))
+    sink.record(RunFinished(outcome="succeeded", ledger={"trained": 4}))
+    sink.start(step=lambda: 0)
+    assert sink.close(timeout_s=60)
+    sent = [fact for batch in control.batches for fact in batch.facts]
+    assert [fact.seq for fact in sent] == [1, 2, 3, 4], "each once"
+    assert [fact.body for fact in sent] == [
+        UnknownFact(kind="phase_changed"),
+        UnknownFact(kind="phase_changed"),
+        LogLines(component="driver", lines=[]),
+        RunFinished(outcome="succeeded", ledger={"trained": 4}),
+    ]
+    assert caplog.text.count("name=phase_changed") == 1, "logged once"
+
+
+def test_change_of_the_control_planes_release_is_noticed(control: FakeControlPlane, sink: HttpSink) -> None:
+    """Upgraded, it gets more; taken back, it refuses once and gets less."""
+    control.names = FACT_NAMES
+    sink.start(step=lambda: 0)
+    releases: list[frozenset[str]] = [FACT_NAMES, EARLIER, FACT_NAMES]
+    for number, names in enumerate(releases, start=1):
+        control.names = names
+        for body in (step(number), PhaseChanged(phase="training")):
+            sink.record(body)
+            eventually(lambda: sink.num_waiting, "it is stored", until=lambda waiting: waiting == 0)
+    assert sink.close(timeout_s=60)
+    assert control.facts == [*range(1, 7)]
+    last = {fact.seq: fact for batch in control.batches for fact in batch.facts}
+    assert [last[seq].body.type for seq in (2, 4, 6)] == ["phase_changed", "unknown", "phase_changed"]
+
+
+def test_fact_that_decides_the_ledger_is_not_sent_in_part(control: FakeControlPlane, sink: HttpSink) -> None:
+    control.names = FACT_NAMES - {"run_finished.cause"}
+    sink.record(step(1))
+    sink.start(step=lambda: 0)
+    eventually(lambda: control.facts, "the step is stored", until=lambda facts: facts == [1])
+    sink.record(
+        RunFinished(outcome="failed", failure_class="infrastructure", cause=PlatformCause.NODE_LOST, ledger={"open": 4})
+    )
+    error = what_ended(sink)
+    assert isinstance(error, Refused) and "does not know run_finished.cause; upgrade the control plane" in str(error)
+    assert control.facts == [1]
 
 
 def test_recording_does_not_wait_for_the_network(control: FakeControlPlane, sink: HttpSink) -> None:

@@ -39,6 +39,11 @@ class Ingest:
         ingest = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:  # it announces no vocabulary
+                self.send_response(404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 assert self.headers["Authorization"] == "Bearer t"
