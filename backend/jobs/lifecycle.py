@@ -11,7 +11,7 @@ Invariants:
      │          ▲ │  ▲        │  └─────────┬──────────────┤
      │          │ │  └────────┴────────────┼──────────────┘      (a failed start; a lost driver that was pausing)
      │   resume │ │                        ▼
-     │          │ │     preempted      pausing ──▶ paused
+     │          │ │ preempted, resumed pausing ──▶ paused
      │          │ └◀──────────────────────┘          │
      ▼          │                                    │
   failed        └────────────────────────────────────┘

@@ -1,4 +1,4 @@
-"""Messages about a completed action, with Undo if the action can be fully reverted.
+"""Messages about a completed action, with Undo if the action can be fully reverted, or, for a pause, continued from.
 
     act ──▶ Done(message, undo) ──▶ the next page's toast ──Undo──▶ a POST to a page of ours ──▶ Done(message, undo) …
 

@@ -1,11 +1,13 @@
 """Pausing and resuming.
 
     running ──pause──▶ pausing ──the engine's last fact, or a deadline──▶ paused ──resume──▶ queued
-                          └── preempted: back to its old place in the queue ──▶ queued
+                          └── preempted, or resumed meanwhile: back to its old place in the queue ──▶ queued
 
 The end of the attempt decides how a pause ends: `attempts.ending.land`.
 
-Invariant: pausing twice is the same as once; cancelling wins over pausing.
+Invariants:
+- pausing twice is the same as once; cancelling wins over pausing;
+- a pause that has begun completes (backend/decisions.md): resuming meanwhile changes only where it ends.
 """
 
 from datetime import datetime
@@ -29,7 +31,7 @@ def pause_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
         ):
             return job, False
         if job.state == JobState.PAUSING:
-            _stay_paused(job, actor=actor, now=now)
+            _end_pause_in(job, JobState.PAUSED, type="pause_requested", actor=actor, now=now)
         elif JobState.PAUSING in LEGAL_MOVES[job.state]:
             begin_pause(job, reason="user", message="Waiting for the engine's checkpoint.", actor=actor, now=now)
         else:
@@ -68,15 +70,20 @@ def begin_pause(job: Job, *, reason: str, message: str, actor: str, now: datetim
 
 
 def resume_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
-    """Puts the job at the end of the queue. Raises `InvalidState`."""
+    """Puts a paused job at the end of the queue; one that is pausing returns to its old place when its pause has
+    completed. Raises `InvalidState`."""
     with transaction.atomic():
         job = locked_job(job_id)
-        if job.state in {JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.RECOVERING}:
+        is_coming_back = job.state == JobState.PAUSING and state_after_pause(job) == JobState.QUEUED
+        if is_coming_back or job.state in {JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.RECOVERING}:
             return job, False
-        if job.state != JobState.PAUSED:
+        if job.state == JobState.PAUSING:
+            _end_pause_in(job, JobState.QUEUED, type="resume_requested", actor=actor, now=now)
+        elif job.state == JobState.PAUSED:
+            message = "Resumed. Waiting in the queue."
+            change_state(job, JobState.QUEUED, actor=actor, now=now, reason="user", message=message, queued_at=now)
+        else:
             raise refused(job, "resumed")
-        message = "Resumed. Waiting in the queue."
-        change_state(job, JobState.QUEUED, actor=actor, now=now, reason="user", message=message, queued_at=now)
         record_action(team_id=job.team_id, actor=actor, action="job.resume", target=job.pk, now=now)
     return job, True
 
@@ -86,10 +93,11 @@ def refused(job: Job, verb: str) -> InvalidState:
     return InvalidState(f"A job that is {job.state} cannot be {verb}.", state=job.state, allowed=allowed)
 
 
-def _stay_paused(job: Job, *, actor: str, now: datetime) -> None:
-    """Turns a preemption into a pause: the user does not want the job back in the queue."""
-    changes = {"target_state": JobState.PAUSED, "reason": "user", "version": job.version + 1}
+def _end_pause_in(job: Job, target: JobState, *, type: str, actor: str, now: datetime) -> None:
+    """Changes where the pause of a locked job ends: a user wants a preempted job to stay out of the queue, or one that
+    pauses to run on."""
+    changes = {"target_state": target, "reason": "user", "version": job.version + 1}
     Job.objects.filter(pk=job.pk).update(**changes)
     for name, value in changes.items():
         setattr(job, name, value)
-    record_event(job, "pause_requested", actor=actor, now=now, reason="user")
+    record_event(job, type, actor=actor, now=now, reason="user")

@@ -90,8 +90,9 @@ def pause(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
     summary="Resume a job",
 )
 def resume(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
-    """A paused job joins the end of its pool's queue and resumes from its checkpoint. 200: it is already queued or
-    running. 409 `invalid_state`: it is pausing, stopping or finished."""
+    """A paused job joins the end of its pool's queue and resumes from its checkpoint. A pausing job first completes its
+    pause and returns to its old place in the queue. 200: it is already queued, running or about to return to the queue.
+    409 `invalid_state`: it is stopping or finished."""
     caller = caller_of(request)
     _, changed = resume_job(the_job(caller.team, job_id).pk, actor=caller.actor, now=database_now())
     return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))

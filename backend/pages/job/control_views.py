@@ -20,6 +20,7 @@ from backend.jobs.selectors import job_visible_to
 from backend.pages import curl
 from backend.pages.job.controls import CONTROLS
 from backend.pages.job.tabs import TABS
+from backend.pages.undoing import show_outcome
 from backend.pages.views import user_of
 
 _BY_VERB = {each.verb: each for each in CONTROLS}
@@ -48,7 +49,7 @@ def control(request: HttpRequest, job_id: str, verb: str) -> HttpResponse:
         messages.warning(request, f"You cannot {verb} this job because it is {job.state}.")
         return redirect(*requested_tab(request, job))
     try:
-        messages.success(request, action.do(job.pk, acting.name, database_now()))
+        show_outcome(request, action.do(job.pk, acting.name, database_now()))
     except Refusal as refusal:
         messages.error(request, refusal_text(refusal))
     return redirect(*requested_tab(request, job))

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from django.urls import reverse
+
 from backend.accounts.acting import Acting
 from backend.jobs.attempts.ending import state_after_pause
 from backend.jobs.attempts.resume_points import ResumePoint, resume_point
@@ -19,6 +21,7 @@ from backend.jobs.control.pausing import pause_job, resume_job
 from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.models import HOLDING_STATES, Job, JobState
 from backend.pages.templatetags.laminar import number
+from backend.pages.undoing import Done, UndoForm
 
 Tone = Literal["plain", "danger"]
 ENGINE_ASKED: Final = "Request sent to the engine. Progress appears on the job's page."
@@ -37,7 +40,7 @@ class Control:
     fits: Callable[[Job], bool]
     may: Callable[[Acting], bool]
     costs: Callable[[Job], Sequence[str]]
-    do: Callable[[str, str, datetime], str]
+    do: Callable[[str, str, datetime], Done | str]
     """(job id, actor, now) → the message for the user. Raises `Refusal`."""
 
     @property
@@ -58,8 +61,13 @@ def _may_kill(acting: Acting) -> bool:
 
 
 def _can_pause(job: Job) -> bool:
-    is_preempted = job.state == JobState.PAUSING and state_after_pause(job) != JobState.PAUSED
-    return JobState.PAUSING in LEGAL_MOVES[job.state] or is_preempted
+    comes_back = job.state == JobState.PAUSING and state_after_pause(job) != JobState.PAUSED
+    return JobState.PAUSING in LEGAL_MOVES[job.state] or comes_back
+
+
+def _can_resume(job: Job) -> bool:
+    is_pausing = job.state == JobState.PAUSING and state_after_pause(job) == JobState.PAUSED
+    return job.state == JobState.PAUSED or is_pausing
 
 
 def can_cancel(job: Job) -> bool:
@@ -94,7 +102,7 @@ def _lost(job: Job, *, then: str) -> list[str]:
 def _pause_costs(job: Job) -> list[str]:
     held = f"{number(job.devices)} device{'' if job.devices == 1 else 's'}"
     if job.state == JobState.PAUSING:
-        return ["The job is being preempted and would return to the queue. If you pause it, it stays paused."]
+        return ["The job is about to return to the queue. If you pause it, it stays paused."]
     if job.only_evaluates:
         return [f"The engine releases {held}. The evaluation restarts when you resume it.", *_lost(job, then="")]
     return [
@@ -105,6 +113,8 @@ def _pause_costs(job: Job) -> list[str]:
 
 
 def _resume_costs(job: Job) -> list[str]:
+    if job.state == JobState.PAUSING:
+        return ["The pause completes first. Then the job returns to its place in the queue and resumes by itself."]
     where = f"The job goes to the end of the queue of pool {job.pool.name}"
     if job.only_evaluates:
         return [f"{where}, and the evaluation restarts."]
@@ -143,13 +153,18 @@ def _kill_costs(job: Job) -> list[str]:
 # ── execution ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _pause(job_id: str, actor: str, now: datetime) -> str:
+def _pause(job_id: str, actor: str, now: datetime) -> Done:
+    """Undo resumes the job, also while it is pausing."""
     _, changed = pause_job(job_id, actor=actor, now=now)
-    return ENGINE_ASKED if changed else "The job is already pausing or paused."
+    if not changed:
+        return Done("The job is already pausing or paused.")
+    return Done(ENGINE_ASKED, UndoForm(address=reverse(RESUME.page, args=[job_id])))
 
 
 def _resume(job_id: str, actor: str, now: datetime) -> str:
-    _, changed = resume_job(job_id, actor=actor, now=now)
+    job, changed = resume_job(job_id, actor=actor, now=now)
+    if job.state == JobState.PAUSING:
+        return "The job resumes by itself when its pause has completed."
     return "The job is in the queue." if changed else "The job is already queued or running."
 
 
@@ -180,7 +195,7 @@ RESUME: Final = Control(
     title="Resume",
     question="Resume this job?",
     keep="Keep paused",
-    fits=lambda job: job.state == JobState.PAUSED,
+    fits=_can_resume,
     may=_may_work,
     costs=_resume_costs,
     do=_resume,

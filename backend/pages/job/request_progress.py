@@ -56,6 +56,8 @@ def story_of(job: Job) -> Story | None:
         return None
     if asked.type == "pause_requested":
         title, goal = _ASKED[JobState.PAUSING]
+    elif asked.type == "resume_requested":
+        title, goal = _ASKED[JobState.QUEUED]
     elif asked.reason == PREEMPTED:
         title, goal = "Returned to the queue", JobState.QUEUED
     elif asked.reason == KILLED:
@@ -74,7 +76,11 @@ def story_of(job: Job) -> Story | None:
 
 def _find_newest_request(job: Job) -> JobEvent | None:
     by_somebody = Q(actor__startswith="user:") | Q(actor__startswith="key:")
-    wish = Q(type="pause_requested") | Q(type="state_changed", to_state__in=_ASKED) | Q(reason=KILLED)
+    wish = (
+        Q(type__in=("pause_requested", "resume_requested"))
+        | Q(type="state_changed", to_state__in=_ASKED)
+        | Q(reason=KILLED)
+    )
     return job.events.filter(by_somebody & wish).order_by("-seq").first()
 
 

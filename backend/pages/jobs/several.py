@@ -22,6 +22,7 @@ from backend.pages.job.controls import CANCEL, PAUSE, RESUME, Control, Tone, sin
 from backend.pages.job.making import made_once
 from backend.pages.job.retry_views import beginnings_of
 from backend.pages.templatetags.laminar import number
+from backend.pages.undoing import Done
 
 MOST_AT_ONCE: Final = 100  # the limit of REST's bulk call
 
@@ -57,8 +58,13 @@ def _by(control: Control, *, title: str, keep: str) -> SeveralAct:
         fits=control.fits,
         may=control.may,
         costs=control.costs,
-        do=lambda request, job, acting, now: control.do(job.pk, acting.name, now),
+        do=lambda request, job, acting, now: _message_of(control.do(job.pk, acting.name, now)),
     )
+
+
+def _message_of(done: Done | str) -> str:
+    """An action on many jobs has no Undo."""
+    return done.message if isinstance(done, Done) else done
 
 
 def _retry_costs(job: Job) -> list[str]:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from backend.errors import InvalidState
+from backend.jobs.attempts.ending import state_after_pause
 from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.cancelling import cancel_job, kill_job
@@ -100,9 +101,10 @@ class Lifecycle(RuleBasedStateMachine):
     def resume(self, which: int) -> None:
         job = self.pick(which)
         if job is not None:
-            may = job.state in RUNS | {JobState.PAUSED, JobState.QUEUED}
+            may = job.state in RUNS | {JobState.PAUSING, JobState.PAUSED, JobState.QUEUED}
+            stays_paused = job.state == JobState.PAUSING and state_after_pause(job) == JobState.PAUSED
             changed = self.call_service(lambda: resume_job(job.pk, actor="user:1", now=self.now), may=may)
-            assert changed in {None, job.state == JobState.PAUSED}
+            assert changed in {None, stays_paused or job.state == JobState.PAUSED}
 
     @rule(which=PICK)
     def preempt(self, which: int) -> None:

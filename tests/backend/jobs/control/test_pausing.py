@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from django.test import Client
+from django.urls import reverse
 
+from backend.accounts.models import User
 from backend.audit.models import AuditEntry
 from backend.errors import InvalidState
 from backend.jobs.control.cancelling import cancel_job
@@ -112,6 +115,50 @@ def test_pausing_a_preempted_job_keeps_it_out_of_queue(running: Job, attempt: Jo
     assert running.state == "paused"
 
 
+@pytest.mark.parametrize("outcome", ["paused", "failed"])
+def test_resuming_meanwhile_returns_job_after_its_pause(
+    running: Job, attempt: JobAttempt, now: datetime, outcome: str
+) -> None:
+    """The engine may have begun to save and stop: the pause completes, and the job keeps its place in the queue."""
+    before = running.queued_at
+    pause_job(running.pk, actor="user:1", now=now)
+    job, changed = resume_job(running.pk, actor="user:2", now=now)
+    assert changed and job.state == "pausing"
+    assert not resume_job(running.pk, actor="user:2", now=now)[1]
+    assert running.reservations.filter(released_at=None).exists()
+    why = {} if outcome == "paused" else {"failure_class": "capacity", "message": "it broke"}
+    say(attempt, trained(3), saved(attempt, 3), finished(outcome, **why), now=now + timedelta(minutes=1))
+    running.refresh_from_db()
+    assert (running.state, running.queued_at) == ("queued", before)
+    assert schedule_pool(running.pool_id, now=now + timedelta(hours=1)) == 1
+    assert running.attempts.latest("n").resume_step == 3
+    assert [entry.action for entry in AuditEntry.objects.filter(target=job.pk, action__in=("job.pause", "job.resume"))]
+
+
+def test_last_wish_during_a_pause_wins(running: Job, attempt: JobAttempt, now: datetime) -> None:
+    pause_job(running.pk, actor="user:1", now=now)
+    assert resume_job(running.pk, actor="user:1", now=now)[1]
+    assert pause_job(running.pk, actor="user:1", now=now)[1]
+    say(attempt, finished("paused"), now=now)
+    running.refresh_from_db()
+    assert running.state == "paused"
+    assert [event.type for event in running.events.filter(type__endswith="_requested")] == [
+        "resume_requested", "pause_requested",
+    ]  # fmt: skip
+
+
+def test_pauses_toast_undoes_it_while_pausing(running: Job, attempt: JobAttempt, alice: User, now: datetime) -> None:
+    browser = Client()
+    browser.force_login(alice)
+    page = browser.post(reverse("pause_job", args=[running.pk]), follow=True).content.decode()
+    assert "Undo" in page and reverse("resume_job", args=[running.pk]) in page
+    page = browser.post(reverse("resume_job", args=[running.pk]), follow=True).content.decode()
+    assert "resumes by itself when its pause has completed" in page
+    say(attempt, finished("paused"), now=now)
+    running.refresh_from_db()
+    assert running.state == "queued"
+
+
 def test_cancel_wins_over_pause(running: Job, attempt: JobAttempt, now: datetime) -> None:
     pause_job(running.pk, actor="user:1", now=now)
     cancel_job(running.pk, actor="user:1", now=now)
@@ -157,15 +204,18 @@ class TestRoutes:
         path = f"/jobs/{running.pk}"
         assert [api.post(f"{path}/pause").status_code for _ in range(2)] == [202, 200]
         assert api.get(path).json()["state"] == "pausing"
-        refused = api.post(f"{path}/resume")
-        assert (refused.status_code, refused.json()["code"]) == (409, "invalid_state")
-        assert set(refused.json()["allowed"]) == {"paused", "queued", "stopping"}
         say(attempt, finished("paused"), now=now)
         assert api.post(f"{path}/pause").status_code == 200
         assert [api.post(f"{path}/resume").status_code for _ in range(2)] == [202, 200]
         assert api.get(path).json()["state"] == "queued"
         actions = AuditEntry.objects.order_by("seq").values_list("action", flat=True)
         assert [action for action in actions if action.startswith("job.")] == ["job.pause", "job.resume"]
+
+    def test_pausing_job_is_resumed_once(self, api: Api, running: Job) -> None:
+        path = f"/jobs/{running.pk}"
+        api.post(f"{path}/pause")
+        assert [api.post(f"{path}/resume").status_code for _ in range(2)] == [202, 200]
+        assert api.get(path).json()["state"] == "pausing"
 
     def test_waiting_or_ended_job_cannot_be_paused(self, api: Api, job: Job, now: datetime) -> None:
         assert api.post(f"/jobs/{job.pk}/pause").status_code == 409
