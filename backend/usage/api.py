@@ -14,6 +14,7 @@ from backend.borders.types import Day, PathId
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid
 from backend.jobs.selectors import the_job
+from backend.usage.credits.crediting import credits_of
 from backend.usage.csv_table import csv_text
 from backend.usage.pricing.money import amount_of, exact_text
 from backend.usage.pricing.prices import site_currency
@@ -101,10 +102,17 @@ class HeldDevicesOut(BaseModel):
     cost: CostOut | None = None
 
 
+class GivenCreditOut(BaseModel):
+    attempt: int
+    reason: str
+    given_at: datetime
+
+
 class JobUsageOut(BaseModel):
     as_of: datetime
     total: KindsOut
     total_cost: CostOut | None = None
+    credits: list[GivenCreditOut] = Field([], description="Attempts that the platform's operator credited by hand.")
     data: list[HeldDevicesOut] = Field(description="Every reservation of the job, oldest first.")
 
 
@@ -154,12 +162,17 @@ def usage(
 def job_usage(request: HttpRequest, job_id: PathId) -> JobUsageOut:
     """Device-seconds by kind for each reservation. Devices still held count up to now."""
     now, currency = database_now(), site_currency()
-    held = usage_of_job(the_job(caller_of(request).team, job_id), now=now)
+    job = the_job(caller_of(request).team, job_id)
+    held = usage_of_job(job, now=now)
     total = sum((row.kinds for row in held), Kinds())
     return JobUsageOut(
         as_of=now,
         total=KindsOut.of(total),
         total_cost=CostOut.of(total, currency),
+        credits=[
+            GivenCreditOut(attempt=each.attempt.n, reason=each.reason, given_at=each.given_at)
+            for each in credits_of(job)
+        ],
         data=[_held_out(row, currency) for row in held],
     )
 

@@ -3,7 +3,9 @@ the prices behind it.
 
 Invariants, held by the database too:
 - the kinds add up to `held_us`, which is devices x microseconds of the reservation on that day, to the microsecond;
-- a row is written once and never changed; credits are part of the fault time and of the cost;
+- a row is written once; only what is credited changes, by an operator's credit. Credits are part of the fault time and
+  of the cost;
+- an attempt has at most one credit of an operator that was not taken back;
 - a price begins at its creation or later and never changes, so bills never change; a future price may be withdrawn.
 """
 
@@ -13,7 +15,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from backend.accounts.models import Project, Team, User
-from backend.jobs.models import Job
+from backend.jobs.models import Job, JobAttempt
 from backend.pools.models import Reservation, ResourcePool
 from backend.usage.pricing.money import DIGITS, PLACES, PRICE_DIGITS, PRICE_PLACES
 
@@ -52,6 +54,43 @@ class UsageSlice(models.Model):
         ]
         # Reports read a team's range of days and sum over it.
         indexes: ClassVar = [models.Index(fields=["team", "day"], name="usage_of_team")]
+
+
+class AttemptCredit(models.Model):
+    """The fault time of an attempt, credited by an operator."""
+
+    attempt = models.ForeignKey(JobAttempt, on_delete=models.CASCADE, related_name="credits")
+    reason = models.CharField(max_length=300)  # the team reads it
+    given_at = models.DateTimeField()
+    given_by = models.CharField(max_length=64)  # as in the audit log
+    taken_back_at = models.DateTimeField(null=True)
+    taken_back_by = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["attempt"], condition=Q(taken_back_at__isnull=True), name="one_credit_per_attempt"
+            ),
+            models.CheckConstraint(
+                condition=Q(taken_back_at__isnull=True, taken_back_by="")
+                | (Q(taken_back_at__isnull=False) & ~Q(taken_back_by="")),
+                name="credit_taken_back_by_someone",
+            ),
+        ]
+
+
+class CreditedSlice(models.Model):
+    """The part of a settled slice that a credit made. It stays when the credit is taken back."""
+
+    credit = models.ForeignKey(AttemptCredit, on_delete=models.CASCADE, related_name="slices")
+    slice = models.ForeignKey(UsageSlice, on_delete=models.CASCADE, related_name="+")
+    credited_us = models.PositiveBigIntegerField()
+    cost_credited = models.DecimalField(max_digits=DIGITS, decimal_places=PLACES)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["credit", "slice"], name="one_part_per_credit_and_slice"),
+        ]
 
 
 class PoolPrice(models.Model):

@@ -2,20 +2,21 @@
 
 Invariants:
 - a reservation is settled once, as a whole, after every attempt that used it has ended;
-- the time of settling changes no figure: until then reports compute the same numbers on the fly.
+- the time of settling changes no figure: until then reports compute the same numbers on the fly;
+- the part of each settled slice that an operator's credit made is stored with it, so that it can be taken back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet
 
 from backend.jobs.models import JobAttempt
 from backend.pools.models import Reservation
-from backend.usage.models import UsageSlice
+from backend.usage.models import AttemptCredit, CreditedSlice, UsageSlice
 from backend.usage.pricing.money import amount_of, attos_of
 from backend.usage.pricing.prices import price_lines
 from backend.usage.split import Kinds, PriceView, split_by_day
@@ -50,13 +51,51 @@ def settle_reservations(*, limit: int = SETTLED_AT_ONCE) -> int:
     with transaction.atomic():
         due = unsettled().filter(~Exists(running), released_at__isnull=False).order_by("pk")
         rows = list(due.select_for_update(of=("self",), no_key=True, skip_locked=True)[:limit])
-        UsageSlice.objects.bulk_create(slices_of(rows, now=None))
+        UsageSlice.objects.bulk_create(slices_of(rows, now=None, credited=()))
+        jobs = {row.job_id for row in rows}
+        credits = AttemptCredit.objects.filter(attempt__job_id__in=jobs, taken_back_at__isnull=True)
+        for credit in credits.select_related("attempt"):
+            book_credit(credit, [row for row in rows if row.job_id == credit.attempt.job_id])
     return len(rows)
 
 
-def slices_of(reservations: Sequence[Reservation], *, now: datetime | None) -> list[UsageSlice]:
-    """Unsaved slices. A reservation that is still held counts up to `now`."""
-    timelines = timelines_of(row.job_id for row in reservations)
+def book_credit(credit: AttemptCredit, settled: Sequence[Reservation]) -> None:
+    """Adds an operator's credit to the slices of these reservations, which are settled and locked."""
+    plain, credited = (slices_of(settled, now=None, credited=each) for each in ((), (credit.attempt_id,)))
+    stored = {(row.reservation_id, row.day): row for row in UsageSlice.objects.filter(reservation__in=settled)}
+    for before, after in zip(plain, credited, strict=True):
+        row = stored[after.reservation_id, after.day]
+        us, cost = after.credited_us - before.credited_us, attos_of(after.cost_credited - before.cost_credited)
+        # A checkpoint found corrupt since the settling makes more fault time than was settled.
+        part = min(us, row.fault_us - row.credited_us)
+        if part > 0:
+            amount = amount_of(cost * part // us)
+            _add_credit(CreditedSlice(credit=credit, slice=row, credited_us=part, cost_credited=amount))
+
+
+def _add_credit(part: CreditedSlice) -> None:
+    part.save(force_insert=True)
+    _change_credited(part, 1)
+
+
+def unbook_credit(credit: AttemptCredit) -> None:
+    """The reverse of `book_credit`, exactly, whatever has changed since."""
+    for part in CreditedSlice.objects.filter(credit=credit):
+        _change_credited(part, -1)
+
+
+def _change_credited(part: CreditedSlice, sign: int) -> None:
+    UsageSlice.objects.filter(pk=part.slice_id).update(
+        credited_us=F("credited_us") + sign * part.credited_us,
+        cost_credited=F("cost_credited") + sign * part.cost_credited,
+    )
+
+
+def slices_of(
+    reservations: Sequence[Reservation], *, now: datetime | None, credited: Collection[int] | None = None
+) -> list[UsageSlice]:
+    """Unsaved slices. A reservation that is still held counts up to `now`. `credited`: as in `timelines_of`."""
+    timelines = timelines_of((row.job_id for row in reservations), credited=credited)
     prices = price_lines({row.pool_id for row in reservations})
     return [
         piece

@@ -6,7 +6,7 @@ Invariants:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -15,6 +15,7 @@ from django.db.models import Q
 
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.models import Job, JobAttempt, JobEvent, JobState
+from backend.usage.models import AttemptCredit
 from backend.usage.split import AttemptView, Ending, Shares
 
 ENDED_WELL: Final = frozenset({"succeeded", "cancelled", "paused", "queued"})
@@ -34,8 +35,12 @@ class Timeline:
     attempts: list[AttemptView] = field(default_factory=list)
 
 
-def timelines_of(job_ids: Iterable[str]) -> Mapping[str, Timeline]:
+def timelines_of(job_ids: Iterable[str], *, credited: Collection[int] | None = None) -> Mapping[str, Timeline]:
+    """`credited`: attempts credited by operators, by primary key; None: as they are now."""
     ids = set(job_ids)
+    if credited is None:
+        active = AttemptCredit.objects.filter(attempt__job_id__in=ids, taken_back_at__isnull=True)
+        credited = set(active.values_list("attempt_id", flat=True))
     jobs = {job.pk: job for job in Job.objects.filter(pk__in=ids).defer("spec")}
     attempts: dict[str, list[JobAttempt]] = defaultdict(list)
     for attempt in JobAttempt.objects.filter(job_id__in=ids).order_by("n"):
@@ -50,11 +55,15 @@ def timelines_of(job_ids: Iterable[str]) -> Mapping[str, Timeline]:
     saved = Checkpoint.objects.filter(job_id__in=ids).exclude(state="corrupt").order_by("created_at")
     for job_id, n, at in saved.values_list("job_id", "attempt", "created_at"):
         kept[job_id, n] = at
-    return {job_id: _timeline(job, attempts[job_id], events[job_id], kept) for job_id, job in jobs.items()}
+    return {job_id: _timeline(job, attempts[job_id], events[job_id], kept, credited) for job_id, job in jobs.items()}
 
 
 def _timeline(
-    job: Job, attempts: Sequence[JobAttempt], events: Sequence[JobEvent], kept: Mapping[tuple[str, int], datetime]
+    job: Job,
+    attempts: Sequence[JobAttempt],
+    events: Sequence[JobEvent],
+    kept: Mapping[tuple[str, int], datetime],
+    credited: Collection[int],
 ) -> Timeline:
     submitter = next((event.actor for event in events if event.type == "submitted"), "")
     line = Timeline(job=job, submitted_by=submitter.partition(":")[2] if submitter.startswith("key:") else "")
@@ -66,7 +75,7 @@ def _timeline(
             draining_at=next((event.at for event in events if _drains(event, attempt)), None),
             kept_at=kept.get((job.pk, attempt.n)),
             ended_at=attempt.ended_at,
-            ending=_ending(job, attempt),
+            ending=ending_of(job, attempt, is_credited=attempt.pk in credited),
         )
         ledger = next((event.data.get("ledger") for event in events if _is_finish(event, attempt)), None)
         if isinstance(ledger, dict):
@@ -89,14 +98,16 @@ def _is_finish(event: JobEvent, attempt: JobAttempt) -> bool:
     return event.type == "run_finished" and event.actor == f"engine:{attempt.n}"
 
 
-def _ending(job: Job, attempt: JobAttempt) -> Ending:
-    """By the class of its failure. An attempt that ended without a failure and without a good outcome was lost."""
+def ending_of(job: Job, attempt: JobAttempt, *, is_credited: bool) -> Ending:
+    """By the class of its failure; `is_credited`: by an operator. An attempt that ended without a failure and
+    without a good outcome was lost."""
     is_last = attempt.n == job.num_attempts and job.state == JobState.FAILED
     failure_class = attempt.failure_class or (job.failure_class if is_last else "")
     if attempt.ended_at is None or failure_class in LIMIT_CLASSES:
         return Ending.WELL
     if failure_class:
-        return Ending.PLATFORM_FAULT if failure_class in CREDITED_CLASSES else Ending.OWN_FAULT
+        is_ours = is_credited or failure_class in CREDITED_CLASSES
+        return Ending.PLATFORM_FAULT if is_ours else Ending.OWN_FAULT
     return Ending.WELL if attempt.outcome in ENDED_WELL else Ending.PLATFORM_FAULT
 
 

@@ -11,7 +11,7 @@ from backend.accounts.services import create_api_key
 from backend.assets.models import Asset, AssetFile, AssetKind
 from backend.checkpoints.models import Checkpoint, CheckpointEvaluation, CheckpointState, ModelVersion, RegisteredModel
 from backend.ids import new_id
-from backend.jobs.models import Job
+from backend.jobs.models import Job, JobAttempt
 from backend.jobs.queue.scheduling import schedule_pool
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pages.job.checkpoint_acts import ACTS
@@ -21,6 +21,7 @@ from backend.pools.models import Budget, Maintenance, ResourcePool, TeamQuota
 from backend.quota_requests.models import QuotaRequest
 from backend.telemetry.intake.ingest import ingest_facts
 from backend.telemetry.models import Trajectory
+from backend.usage.models import AttemptCredit
 from backend.usage.pricing.prices import PriceTerms, set_price
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from engine.spec.control import FactBatch
@@ -79,6 +80,10 @@ def make_world(now: datetime, *, label: str = "") -> World:
         job=_job(team, project, pool, people["owner"], now), checkpoint=promoted, at=now, environment="running_sums",
         num_prompts=4, reward_mean=0.5, reward_std=0.1, length_mean=3.0,
     )  # fmt: skip
+    credit = AttemptCredit.objects.create(
+        attempt=_ended_attempt(_job(team, project, pool, people["owner"], now), now), reason="A bad switch",
+        given_at=now, given_by="user:1",
+    )  # fmt: skip
     asset = _asset(team, now)
     endpoint = WebhookEndpoint.objects.create(
         team=team, url="https://example.org/hook", events=["*"], secret="sealed", created_at=now
@@ -115,6 +120,7 @@ def make_world(now: datetime, *, label: str = "") -> World:
         "key_id": key.pk,
         "name": "running_sums",
         "price_id": str(price.pk),
+        "credit_id": str(credit.pk),
         "question_id": question.pk,
         "notice_id": notice.pk,
         "request_id": "req_x",
@@ -131,6 +137,13 @@ def _person(name: str, team: Team, role: Role) -> User:
 def _job(team: Team, project: Project, pool: ResourcePool, user: User, now: datetime) -> Job:
     spec = JobSpec.model_validate({"name": SECRET_WORDS})
     return submit_job(team=team, project=project, by=Submitter(user=user, key=None), spec=spec, pool=pool, now=now)
+
+
+def _ended_attempt(job: Job, now: datetime) -> JobAttempt:
+    return JobAttempt.objects.create(
+        job=job, n=1, fence=1, submission_id=f"ended-{job.pk}", token_sha256=job.pk, created_at=now, ended_at=now,
+        failure_class="platform",
+    )  # fmt: skip
 
 
 def _trajectory(job: Job, now: datetime) -> Trajectory:
@@ -233,6 +246,11 @@ ROWS: Final[dict[str, Row]] = {
         lambda world: {"per_device_second": "0.000555555556", "currency": "EUR"},
     ),
     "DELETE /pools/{pool_id}/prices/{price_id}": row("quota:write", None, 409),
+    "GET /operator/credits": row("quota:write"),
+    "POST /operator/credits": row(
+        "quota:write", lambda world: {"job": world.ids["job_id"], "attempt": 1, "reason": "A bad switch"}, 409
+    ),
+    "POST /operator/credits/{credit_id}/take-back": row("quota:write"),
     "GET /budgets": row("usage:read"),
     "PUT /budgets/{team_id}": row("quota:write", lambda world: {"gpu_seconds": 5_000_000}),
     "PUT /budgets/{team_id}/money": row("quota:write", lambda world: {"amount": "2500"}),
@@ -386,6 +404,13 @@ PAGES: Final[dict[str, Page]] = {
     "operator_answer": Page(
         method="POST", form=lambda world: {"act": "refuse", "answer": "Not this month"}, may=OPERATOR
     ),
+    "operator_credits": Page(may=OPERATOR),
+    "operator_give_credit": Page(
+        method="POST",
+        form=lambda world: {"job": world.ids["job_id"], "attempt": "1", "reason": "A bad switch"},
+        may=OPERATOR,
+    ),
+    "operator_take_back_credit": Page(method="POST", may=OPERATOR),
     "operator_people": Page(may=OPERATOR),
     "operator_change_person": Page(method="POST", form=lambda world: {"act": "close"}, may=OPERATOR),
     "operator_reset_person": Page(method="POST", may=OPERATOR),

@@ -139,7 +139,7 @@ def _says_a_secret(world: World, route: Route, wanted: Row, answer: Any) -> bool
     if answer.streaming:
         return False  # a stream: test_sse.py and test_log_stream.py read them
     request_text = f"{world.path(route.path)} {wanted.body(world) if wanted.body else None}"
-    open_to_all = ("pool_id", "price_id", "notice_id", "name", "number", "part", "trajectory_id")
+    open_to_all = ("pool_id", "price_id", "credit_id", "notice_id", "name", "number", "part", "trajectory_id")
     ours = [value for name, value in world.ids.items() if name not in open_to_all and value not in request_text]
     return any(secret.encode() in answer.content for secret in (SECRET_WORDS, "Ants", *ours))
 

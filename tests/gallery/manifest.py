@@ -194,6 +194,7 @@ ENTRIES: Final = (
     Entry(page="operator_pools", who=OPERATOR),
     Entry(page="operator_pool", who=OPERATOR, of=lambda exhibits: [exhibits.pool.pk]),
     Entry(page="operator_teams", who=OPERATOR),
+    Entry(page="operator_credits", who=OPERATOR),
     Entry(page="operator_people", who=OPERATOR),
     Entry(page="operator_questions", who=OPERATOR),
     Entry(page="operator_maintenance", who=OPERATOR),

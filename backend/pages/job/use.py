@@ -9,6 +9,7 @@ from backend.jobs.models import Job
 from backend.pages import curl
 from backend.pages.budgets.usage_views import Hours, cost_of, parts_of
 from backend.pools.models import ReservationRole
+from backend.usage.credits.crediting import credits_of
 from backend.usage.pricing.money import amount_of, shown
 from backend.usage.pricing.prices import price_at, site_currency
 from backend.usage.report import HeldDevices, usage_of_job
@@ -41,6 +42,7 @@ def use_of(job: Job, *, now: datetime) -> dict[str, Any]:
         "prices": [(job.pool.name, shown(3_600 * price_at(job.pool, now)))] if currency else [],
         "stretches": _newest_first(held),
         "num_stretches": len(held),
+        "credits": list(credits_of(job)),
         "usage_curl": curl.get(f"/jobs/{job.pk}/usage"),
     }
 

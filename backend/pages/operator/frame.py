@@ -28,6 +28,7 @@ TABS: Final = (
     ("operator_teams", "Teams"),
     ("operator_people", "People"),
     ("operator_questions", "Quota requests"),
+    ("operator_credits", "Credits"),
     ("operator_maintenance", "Maintenance"),
 )
 _LONGEST: Final = 200

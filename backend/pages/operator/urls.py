@@ -3,6 +3,7 @@
 from django.urls import path
 
 from backend.pages.operator import (
+    credit_views,
     drain_views,
     maintenance_views,
     people_views,
@@ -36,6 +37,9 @@ urlpatterns = [
     path("operator/maintenance/", maintenance_views.notices, name="operator_maintenance"),
     path("operator/maintenance/new", maintenance_views.new, name="operator_announce"),
     path("operator/maintenance/<id:notice_id>/change", maintenance_views.change, name="operator_change_maintenance"),
+    path("operator/credits/", credit_views.credits, name="operator_credits"),
+    path("operator/credits/give", credit_views.give, name="operator_give_credit"),
+    path("operator/credits/<id:credit_id>/take-back", credit_views.take_back, name="operator_take_back_credit"),
     path("operator/people/", people_views.people, name="operator_people"),
     path("operator/people/<id:user_id>/change", people_views.change, name="operator_change_person"),
     path("operator/people/<id:user_id>/reset", people_views.reset, name="operator_reset_person"),

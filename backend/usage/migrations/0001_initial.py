@@ -1,4 +1,4 @@
-"""A price that has begun and a settled slice of usage never change."""
+"""A price that has begun never changes; of a settled slice of usage only what is credited."""
 
 import django.db.models.deletion
 import django.db.models.expressions
@@ -20,7 +20,10 @@ CREATE TRIGGER laminar_guard_price BEFORE UPDATE OR DELETE ON usage_poolprice
 SLICE_GUARD = """
 CREATE FUNCTION laminar_guard_slice() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'what was settled never changes' USING ERRCODE = 'restrict_violation';
+    IF to_jsonb(NEW) - 'credited_us' - 'cost_credited' <> to_jsonb(OLD) - 'credited_us' - 'cost_credited' THEN
+        RAISE EXCEPTION 'what was settled never changes' USING ERRCODE = 'restrict_violation';
+    END IF;
+    RETURN NEW;
 END $$;
 CREATE TRIGGER laminar_guard_slice BEFORE UPDATE ON usage_usageslice
     FOR EACH ROW EXECUTE FUNCTION laminar_guard_slice();
@@ -87,6 +90,34 @@ class Migration(migrations.Migration):
             options={
                 'indexes': [models.Index(fields=['team', 'day'], name='usage_of_team')],
                 'constraints': [models.UniqueConstraint(fields=('reservation', 'day'), name='one_slice_per_reservation_and_day'), models.CheckConstraint(condition=models.Q(('held_us', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('startup_us'), '+', models.F('useful_us')), '+', models.F('stale_us')), '+', models.F('fault_us')), '+', models.F('idle_us')))), name='usage_kinds_add_up'), models.CheckConstraint(condition=models.Q(('credited_us__lte', models.F('fault_us'))), name='usage_credits_faults_only'), models.CheckConstraint(condition=models.Q(('cost_credited__gte', 0), ('cost_credited__lte', models.F('cost'))), name='usage_gives_back_what_it_cost')],
+            },
+        ),
+        migrations.CreateModel(
+            name='AttemptCredit',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('reason', models.CharField(max_length=300)),
+                ('given_at', models.DateTimeField()),
+                ('given_by', models.CharField(max_length=64)),
+                ('taken_back_at', models.DateTimeField(null=True)),
+                ('taken_back_by', models.CharField(blank=True, default='', max_length=64)),
+                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='credits', to='jobs.jobattempt')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(condition=models.Q(('taken_back_at__isnull', True)), fields=('attempt',), name='one_credit_per_attempt'), models.CheckConstraint(condition=models.Q(models.Q(('taken_back_at__isnull', True), ('taken_back_by', '')), models.Q(('taken_back_at__isnull', False), models.Q(('taken_back_by', ''), _negated=True)), _connector='OR'), name='credit_taken_back_by_someone')],
+            },
+        ),
+        migrations.CreateModel(
+            name='CreditedSlice',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('credited_us', models.PositiveBigIntegerField()),
+                ('cost_credited', models.DecimalField(decimal_places=18, max_digits=48)),
+                ('credit', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='slices', to='usage.attemptcredit')),
+                ('slice', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='usage.usageslice')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('credit', 'slice'), name='one_part_per_credit_and_slice')],
             },
         ),
         migrations.RunSQL(PRICE_GUARD, migrations.RunSQL.noop),
