@@ -11,6 +11,19 @@ export function showToasts() {
   requestAnimationFrame(() => { for (const toast of toasts) list.append(closable(toast)); });
 }
 
+// Shows one more error, which stays until it is closed.
+export function showError(text) {
+  let list = document.querySelector(".toasts");
+  if (!list) {
+    list = Object.assign(document.createElement("ul"), { className: "notices toasts" });
+    list.setAttribute("role", "status");
+    document.querySelector("main").prepend(list);
+  }
+  const toast = Object.assign(document.createElement("li"), { className: "notice error" });
+  toast.append(Object.assign(document.createElement("span"), { textContent: text }));
+  requestAnimationFrame(() => list.replaceChildren(closable(toast)));
+}
+
 function closable(toast) {
   const button = Object.assign(document.createElement("button"), { type: "button", className: "icon-button small", textContent: "×" });
   button.setAttribute("aria-label", "Close");

@@ -2,6 +2,7 @@
 import { wireQuestions } from "../lib/ask.js";
 import { keepAges, tellHere } from "../lib/clock.js";
 import { wireCopying } from "../lib/copy.js";
+import { showKeyErrors } from "../lib/security-key.js";
 import { wireThemeSwitch } from "../lib/theme.js";
 import { showToasts } from "../lib/toasts.js";
 
@@ -11,6 +12,7 @@ wireQuestions();
 tellHere(document);
 keepAges();
 showToasts();
+showKeyErrors();
 document.addEventListener("click", (event) => {
   for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
 });
