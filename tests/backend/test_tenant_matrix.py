@@ -176,8 +176,10 @@ def test_every_socket_is_known_here() -> None:
 def test_socket_reports_jobs_to_their_team_only(actor: str, watch: Callable[..., Watcher]) -> None:
     world = make_world(NOW)
     job = world.ids["job_id"]
-    watcher = watch(world.people[actor], {"watch": job})
-    answer = watcher.hear_until(lambda frame: "job" in frame)[-1]  # the hub may send everyone a pull before
+    watcher = watch(world.people[actor])
+    watcher.settle()  # when the hub begins to listen, one pull replaces all news
+    watcher.say({"watch": job})
+    answer = watcher.hear_until(lambda frame: "job" in frame)[-1]
     if actor in (OUTSIDER, "key of one who left"):
         assert answer == {"error": "not_found", "job": job}
     else:

@@ -24,6 +24,8 @@ _counted = Counter(
     ["kind"],
     registry=registry,
 )
+for _kind in (*BODIES, "unknown"):
+    _counted.labels(_kind)  # an alarm on its increase needs a first value
 _logged: set[str] = set()
 
 

@@ -145,8 +145,10 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
             recheck.cancel()
 
     async def _send_news(self) -> bool:
-        """False: a notice has come, and nothing is sent before the check. What is left unsent becomes one pull."""
-        for text in self._inbox.take():
+        """False: a notice has come, and nothing is sent before the check. What is left of a taken batch becomes one
+        pull."""
+        taken = [] if self._inbox.must_recheck else self._inbox.take()
+        for text in taken:
             if self._inbox.must_recheck:
                 self._inbox.miss()
                 return False
