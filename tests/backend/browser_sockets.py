@@ -47,7 +47,7 @@ class Watcher:
         if user is not None:
             self.http.force_login(user)
             headers["Cookie"] = f"sessionid={self.http.cookies['sessionid'].value}"
-        opening = connect(url, origin=origin, additional_headers=headers)  # type: ignore[arg-type]
+        opening = connect(url, origin=origin, additional_headers=headers, open_timeout=None)  # type: ignore[arg-type]
         self.socket: ClientConnection = open_until.enter_context(opening)
 
     def say(self, frame: object) -> None:

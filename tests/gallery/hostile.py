@@ -27,7 +27,7 @@ from backend.accounts.services import create_api_key
 from backend.assets.models import Asset, AssetFile
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.lifecycle import locked_job, next_cursor
-from backend.jobs.models import Job
+from backend.jobs.models import Job, JobAttempt
 from backend.operating.checks.doctor import Part
 from backend.operating.checks.store import SILENT
 from backend.operating.models import Examination
@@ -35,6 +35,7 @@ from backend.operating.status import OF_THE_SITE
 from backend.pools.models import DrainedHost, Maintenance
 from backend.quota_requests.models import QuotaRequest
 from backend.telemetry.logs.batches import store_lines
+from backend.usage.models import AttemptCredit
 from engine.spec.facts import LogLines, TrajectorySample
 from tests.frontend import seed
 from tests.gallery.exhibits import Exhibits, make_exhibits
@@ -58,7 +59,7 @@ TEXTS: Final = frozenset({
     "telemetry.Trajectory.reason", "telemetry.MetricSeries.name",
     "webhooks.WebhookEndpoint.url", "webhooks.WebhookEndpoint.description", "webhooks.WebhookDelivery.body",
     "webhooks.WebhookDelivery.attempts", "webhooks.WebhookEndpoint.disabled_reason",
-    "verdicts.JobVerdict.found", "operating.Examination.parts",
+    "verdicts.JobVerdict.found", "operating.Examination.parts", "usage.AttemptCredit.reason",
 })  # fmt: skip
 INERT: Final = frozenset({
     "accounts.User.password", "accounts.User.first_name", "accounts.User.last_name", "accounts.User.public_id",
@@ -78,6 +79,7 @@ INERT: Final = frozenset({
     "checkpoints.ModelVersion.created_by", "checkpoints.ModelVersion.lineage", "assets.Asset.place",
     "assets.Asset.sha256", "assets.Asset.config", "assets.Asset.created_by", "assets.AssetPart.sha256",
     "assets.AssetPart.stored_as", "assets.AssetUse.pointer", "usage.UsageSlice.key", "usage.PoolPrice.created_by",
+    "usage.AttemptCredit.given_by", "usage.AttemptCredit.taken_back_by",
     "usage.SiteCurrency.code", "quota_requests.QuotaRequest.answered_by", "audit.AuditHead.hash",
     "audit.AuditEntry.actor", "audit.AuditEntry.action", "audit.AuditEntry.request_id",
     "audit.AuditEntry.previous_hash", "audit.AuditEntry.hash", "webhooks.WebhookEndpoint.events",
@@ -202,6 +204,8 @@ def _add_rows(exhibits: Exhibits) -> None:
     QuotaRequest.objects.create(
         team=neighbours, pool=exhibits.pool, asked_by=exhibits.neighbour, wanted=99, reason="more", asked_at=now
     )
+    ended = JobAttempt.objects.filter(ended_at__isnull=False).latest("ended_at")
+    AttemptCredit.objects.create(attempt=ended, reason="ours", given_at=now, given_by=f"user:{owner.pk}")
     parts = [asdict(Part(title="Store", findings=(SILENT.found("it hangs"),)))]
     Examination.objects.create(name=OF_THE_SITE.name, began_at=now, ended_at=now, parts=parts)
     corrupt = exhibits.checkpoint

@@ -140,7 +140,7 @@ def test_a_connection_is_used_again_and_again(dial: Dial) -> None:
 
 
 def test_an_open_socket_is_left_alone(port: int) -> None:
-    with connect(f"ws://127.0.0.1:{port}/") as connection:
+    with connect(f"ws://127.0.0.1:{port}/", open_timeout=None) as connection:
         with pytest.raises(TimeoutError):
             connection.recv(timeout=3 * SHORT_S)
         connection.send("still here")

@@ -59,6 +59,9 @@ def test_several_are_paused_and_resumed(world: World, owner: Client) -> None:
     jobs = [seed.running(world, steps_done=1, name=name) for name in ("Alpha", "Beta")]
     assert "2 jobs: Request sent to the engine." in answer(owner, "pause", jobs)
     assert {state_of(job) for job in jobs} == {JobState.PAUSING}
+    page = question(owner, "resume", jobs)
+    assert "The pause completes first." in page
+    assert "The job resumes by itself when its pause has completed." in answer(owner, "resume", jobs, page)
     assert "so you cannot resume it" in question(owner, "resume", jobs)
 
 

@@ -171,7 +171,9 @@ def test_only_the_proxy_sets_client_address_and_scheme(proxy: Proxy) -> None:
 
 
 def test_a_socket_goes_through(proxy: Proxy) -> None:
-    with websockets.sync.client.connect(f"wss://localhost:{proxy.https}/ws/live", ssl=proxy.trust) as live:
+    with websockets.sync.client.connect(
+        f"wss://localhost:{proxy.https}/ws/live", ssl=proxy.trust, open_timeout=None
+    ) as live:
         live.send("there is more")
         assert live.recv(timeout=60) == "erom si ereht"
 
