@@ -39,8 +39,8 @@ _MEANINGS: Final = (
 
 
 def trusted(authorities: str) -> ssl.SSLContext:
-    """The public authorities, plus those of this file (PEM) if it is set; shared, so nobody may change it. A changed
-    file is read again. Raises `OSError` (`SSLError` is one)."""
+    """The public authorities, plus those of this file (PEM) if it is set. A changed file is read again. Callers share
+    the context and must not change it. Raises `OSError` (`SSLError` is one)."""
     return _context(authorities, Path(authorities).stat().st_mtime_ns if authorities else 0)
 
 

@@ -1,8 +1,8 @@
-"""Files in folders that Ray nodes write: whoever owns a node chooses every name, kind and size there.
+"""Files in folders that Ray nodes write: the owner of a node chooses every name, kind and size there.
 
 Invariants:
-- every folder and file is opened relative to the folder above it, and no link is followed: whatever is replaced between
-  a check and its use leads to no other place;
+- every folder and file is opened relative to the folder above it, and no link is followed: a folder that is
+  replaced between a check and its use leads to no other place;
 - only regular files are opened, and opening never waits: a FIFO, a device or a socket is refused;
 - removal holds two handles, however deep the folders are, and ends after `MOST_REMOVED` entries; the next call
   continues.

@@ -79,7 +79,7 @@ def _add_credit(part: CreditedSlice) -> None:
 
 
 def unbook_credit(credit: AttemptCredit) -> None:
-    """The reverse of `book_credit`, exactly, whatever has changed since."""
+    """The exact reverse of `book_credit`, also if the attempt's use has changed since."""
     for part in CreditedSlice.objects.filter(credit=credit):
         _change_credited(part, -1)
 

@@ -5,7 +5,7 @@
     run_finished.failure_class=memory    a value of a closed list
 
 Invariants:
-- whatever is left out is returned by name;
+- each name that is left out is returned;
 - an optional field is left out alone; an entry of a list, or a whole fact, is left out with a required value that is
   unknown. The fact's place is kept by one of the kind `unknown`, so that numbers have no gap;
 - the names inside open maps (metrics, ledgers) belong to no vocabulary.

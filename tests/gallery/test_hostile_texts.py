@@ -115,9 +115,9 @@ def test_hostile_job_and_its_live_event_stay_text(visit: Callable[..., Visitor])
     expect(page.locator("[data-connection]")).to_have_attribute("data-state", "live")
     with transaction.atomic():
         message = hostile(MARKS["jobs.JobEvent.message"], 2_000)
-        told = {"component": hostile(MARKS["jobs.JobEvent.data"], 100), "action": "restarts"}
+        data = {"component": hostile(MARKS["jobs.JobEvent.data"], 100), "action": "restarts"}
         now = datetime.now(UTC)
-        record_event(locked_job(job.pk), "fault_detected", actor="engine:1", now=now, message=message, data=told)
+        record_event(locked_job(job.pk), "fault_detected", actor="engine:1", now=now, message=message, data=data)
     mark = MARKS["jobs.JobEvent.message"]
     text = eventually(lambda: reader.read(visitor, "job"), "the event is shown", until=lambda shown: mark in shown,
                       pause=lambda seconds: page.wait_for_timeout(1_000 * seconds), every_s=0.2)  # fmt: skip

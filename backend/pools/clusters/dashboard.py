@@ -2,7 +2,7 @@
 
 Invariants:
 - every request ends within seconds, and no proxy of the environment sees the cluster's token;
-- whoever owns the head node writes the responses: they are read up to `MOST_ANSWER_BYTES` and for `ANSWER_WITHIN_S`,
+- the owner of the head node writes the responses: they are read up to `MOST_ANSWER_BYTES` and for `ANSWER_WITHIN_S`,
   however slowly they come;
 - an unclear response raises `RayUnreachable`, a refusal `RayRefused`: results are never guessed.
 """

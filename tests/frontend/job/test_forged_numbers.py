@@ -1,4 +1,4 @@
-"""Numbers that only a hostile node reports: whatever its job's facts hold, every page of the team still opens."""
+"""Numbers that only a hostile node reports: every page of the team still opens."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -53,12 +53,12 @@ def test_a_piece_is_what_was_done_most_and_neighbours_are_one(world: World) -> N
     assert len(pieces) == 1 and pieces[0].width > 90
 
 
-def test_no_doing_is_told_by_its_colour_alone(owner: Client, world: World) -> None:
+def test_no_activity_is_shown_by_colour_alone(owner: Client, world: World) -> None:
     assert len(set(HEIGHTS.values())) == len(DOINGS)
-    said = owner.get(f"/jobs/{ran(world, 2).pk}/").content.decode()
-    rects = re.findall(r'<rect x="[\d.]+%" y="\d+" width="[\d.]+%" height="(\d+)" data-doing="(\w+)"><title>', said)
+    page = owner.get(f"/jobs/{ran(world, 2).pk}/").content.decode()
+    rects = re.findall(r'<rect x="[\d.]+%" y="\d+" width="[\d.]+%" height="(\d+)" data-doing="(\w+)"><title>', page)
     assert rects and all(int(height) == HEIGHTS[doing] for height, doing in rects)
-    assert "generating 55 %" in said and "restarted 1 time" in said
+    assert "generating 55 %" in page and "restarted 1 time" in page
 
 
 @pytest.mark.long

@@ -61,7 +61,7 @@ def test_restarted_data_continues_the_evaluation() -> None:
 
 
 def test_fork_evaluates_republished_base_and_releases_the_rest() -> None:
-    """A first attempt, whose second trainer began anew and whose third has a checkpoint with the mark."""
+    """A first attempt: its second trainer starts from the base weights, its third from a checkpoint with the mark."""
     data = DataWithDisk(LONG)
     data.batch(1, epoch=1, resumed=ResumedFrom(step=0, progress=DataProgress()))
     assert len(granted(data.sync(1, epoch=1, wants=2))) == 2, "the held-out prompts, which are not answered yet"
