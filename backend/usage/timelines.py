@@ -98,11 +98,16 @@ def _is_finish(event: JobEvent, attempt: JobAttempt) -> bool:
     return event.type == "run_finished" and event.actor == f"engine:{attempt.n}"
 
 
+def failure_class_of(job: Job, attempt: JobAttempt) -> str:
+    """The attempt's; the failed job's for a last attempt without one; "" without a failure."""
+    is_last = attempt.n == job.num_attempts and job.state == JobState.FAILED
+    return attempt.failure_class or (job.failure_class if is_last else "")
+
+
 def ending_of(job: Job, attempt: JobAttempt, *, is_credited: bool) -> Ending:
     """By the class of its failure; `is_credited`: by an operator. An attempt that ended without a failure and
     without a good outcome was lost."""
-    is_last = attempt.n == job.num_attempts and job.state == JobState.FAILED
-    failure_class = attempt.failure_class or (job.failure_class if is_last else "")
+    failure_class = failure_class_of(job, attempt)
     if attempt.ended_at is None or failure_class in LIMIT_CLASSES:
         return Ending.WELL
     if failure_class:

@@ -31,7 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     print(f"SCALE {scale:.1f}, {os.cpu_count()} cores, load {load:.1f}", flush=True)
     with tempfile.TemporaryDirectory(prefix="laminar-suite-") as folder, throw_away_site() as site:
         environment = {**site, VARIABLE: str(scale)} | ({LONG: "1"} if options.suite == "long" else {})
-        subprocess.run([sys.executable, "-m", "infra.suite.databases", str(os.cpu_count() or 1)], env=site, check=True)
+        databases = [sys.executable, "-m", "infra.suite.databases", str(os.cpu_count() or 1)]
+        if subprocess.run(databases, env=site, check=False).returncode:
+            print("No test ran: the test databases could not be prepared. The error is above.", flush=True)
+            return 1
         run = Run(
             suite=options.suite,
             words=words,

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.urls import reverse
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobState
@@ -319,6 +319,30 @@ def test_the_code_of_the_page_follows_what_is_typed(visit: Visit) -> None:
     page.locator("#f-training-steps").fill("2.048")
     expect(page.locator("[data-calls]")).to_contain_text("Fix the errors in the form")
     assert not visitor.complaints
+
+
+@pytest.mark.long
+def test_value_typed_before_the_script_runs_is_validated(visit: Visit) -> None:
+    visitor = visit(seed.make_world().owner)
+    page, held = visitor.page, list[Route]()
+    page.route("**/new-job*.js", lambda route: held.append(route))
+    page.goto("/jobs/new", wait_until="commit")
+    page.locator("#f-training-steps").fill("a few")
+    eventually(lambda: held, "the script is requested", pause=lambda seconds: page.wait_for_timeout(1_000 * seconds))
+    held[0].continue_()
+    expect(page.locator("#f-training-steps-error")).to_be_visible()
+    assert not visitor.complaints
+
+
+@pytest.mark.long
+def test_validation_without_an_answer_is_repeated(visit: Visit) -> None:
+    visitor = visit(seed.make_world().owner)
+    page = visitor.open("/jobs/new")
+    page.route("**/jobs/new", lambda route: route.abort(), times=1)
+    visitor.provokes("ERR_FAILED")
+    page.locator("#f-training-steps").fill("a few")
+    expect(page.locator("#f-training-steps-error")).to_be_visible(timeout=60_000)
+    assert not visitor.unexpected
 
 
 @pytest.mark.long

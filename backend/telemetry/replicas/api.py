@@ -58,7 +58,7 @@ class ReplicaOut(BaseModel):
     attempt: int
     replica: int
     incarnation: int
-    version: int = Field(description="Version of the weights that it holds.")
+    version: int = Field(description="Version of the weights that it holds; −1: none yet.")
     at: datetime = Field(description="When it reported.")
     kv_used: float = Field(description="Fraction of its KV cache in use, 0 to 1.")
     num_running: int = Field(description="Trajectories being generated.")

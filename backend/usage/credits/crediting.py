@@ -9,22 +9,23 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 
 from backend.accounts.operators.acting import Operator
 from backend.borders.types import is_storable
 from backend.errors import Conflict, FieldError, Invalid, NotFound
 from backend.jobs.lifecycle import locked_job
-from backend.jobs.models import Job, JobAttempt
+from backend.jobs.models import Job, JobAttempt, JobState
 from backend.pools.models import Reservation
 from backend.usage.models import AttemptCredit, UsageSlice
 from backend.usage.services import book_credit, unbook_credit
 from backend.usage.split import Ending
-from backend.usage.timelines import CREDITED_CLASSES, LIMIT_CLASSES, ending_of
+from backend.usage.timelines import CREDITED_CLASSES, LIMIT_CLASSES, ending_of, failure_class_of
 
 LONGEST_REASON: Final = 300
 MOST_SHOWN: Final = 100
@@ -110,13 +111,22 @@ def all_credits(job_id: str = "") -> QuerySet[AttemptCredit]:
     return rows.filter(attempt__job_id=job_id) if job_id else rows
 
 
-def billed_failures(job_id: str = "") -> Sequence[JobAttempt]:
-    """The attempts last ended by a failure that is billed, newest first."""
-    rows = JobAttempt.objects.filter(ended_at__isnull=False).exclude(failure_class__in=("", *_NOT_BILLED))
+@dataclass(frozen=True, slots=True)
+class BilledFailure:
+    attempt: JobAttempt
+    failure_class: str
+
+
+def billed_failures(job_id: str = "") -> Sequence[BilledFailure]:
+    """Those that ended last, newest first."""
+    of_job = Q(failure_class="", n=F("job__num_attempts"), job__state=JobState.FAILED)
+    of_job &= ~Q(job__failure_class__in=("", *_NOT_BILLED))
+    rows = JobAttempt.objects.filter(of_job | ~Q(failure_class__in=("", *_NOT_BILLED)), ended_at__isnull=False)
     rows = rows.filter(~Q(pk__in=active_credits().values("attempt")))
     if job_id:
         rows = rows.filter(job_id=job_id)
-    return list(rows.select_related("job__team").order_by("-ended_at", "-pk")[:MOST_SHOWN])
+    rows = rows.select_related("job__team").order_by("-ended_at", "-pk")[:MOST_SHOWN]
+    return [BilledFailure(each, failure_class_of(each.job, each)) for each in rows]
 
 
 _NOT_BILLED: Final = sorted(CREDITED_CLASSES | LIMIT_CLASSES)

@@ -18,7 +18,7 @@ from backend.budgets.spending import spending_of
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.lifecycle import locked_job
-from backend.jobs.models import Job
+from backend.jobs.models import Job, JobAttempt
 from backend.pools.models import ResourcePool
 from backend.usage.credits.crediting import (
     CreditedAlready,
@@ -306,7 +306,14 @@ def test_operator_credits_on_the_page_and_undoes_it(live: Life, browser: Client,
     credit = active_credits().get()
     answer = browser.post(reverse("operator_take_back_credit", args=[str(credit.pk)]), follow=True).content.decode()
     assert "is taken back" in answer and "taken back" in answer
-    assert [attempt.job_id for attempt in billed_failures()] == [live.job.pk]
+    assert [each.attempt.job_id for each in billed_failures()] == [live.job.pk]
+
+
+@pytest.mark.parametrize(("failure_class", "listed"), [("user_code", ["user_code"]), ("timeout", [])])
+def test_failure_that_only_the_job_records_is_listed(live: Life, failure_class: str, listed: list[str]) -> None:
+    fails(live, failure_class=failure_class)
+    JobAttempt.objects.filter(job=live.job).update(failure_class="")
+    assert [each.failure_class for each in billed_failures()] == listed
 
 
 def test_page_finds_by_job_and_reports_refusals(live: Life, browser: Client) -> None:

@@ -61,6 +61,14 @@ def test_no_activity_is_shown_by_colour_alone(owner: Client, world: World) -> No
     assert "generating 55 %" in page and "restarted 1 time" in page
 
 
+def test_replica_before_its_first_weights_has_no_version(owner: Client, world: World) -> None:
+    began = datetime.now(UTC) - timedelta(seconds=FOR_S)
+    job = seed.running(world, steps_done=0, at=began)
+    told_by_replicas(job, 1, since=began, until=began + timedelta(seconds=20), version=-1)
+    page = owner.get(f"/jobs/{job.pk}/").content.decode()
+    assert "no weights yet · cache" in page and "version -" not in page
+
+
 @pytest.mark.long
 def test_of_very_many_every_so_manieth_is_shown_and_that_is_said(owner: Client, world: World) -> None:
     job = ran(world, 100)

@@ -1,11 +1,12 @@
 // The new-job form, validated by the server while the user types: errors at their fields, settings without effect, the
 // outlook, and the calls as code. The page itself has no rules.
 import { fetchMarkup, replaceContent } from "../lib/part.js";
-import { showJudged } from "./new-job/fields.js";
+import { hasChanges, showJudged } from "./new-job/fields.js";
 import { wireFinding } from "./new-job/find.js";
 import { wireOffers } from "./new-job/offers.js";
 
 const AFTER_TYPING_MS = 350;
+const AFTER_SILENCE_MS = 5_000;
 
 const form = document.querySelector("[data-new-job]");
 
@@ -16,9 +17,14 @@ if (form) {
   let timer = 0, asking = null;
   form.addEventListener("input", (event) => {
     if (event.target.matches("[data-find]")) return;
-    clearTimeout(timer);
-    timer = setTimeout(judge, AFTER_TYPING_MS);
+    judgeIn(AFTER_TYPING_MS);
   });
+  if (hasChanges(form)) judge(); // typed before this script ran, or restored by the browser
+
+  function judgeIn(delay) {
+    clearTimeout(timer);
+    timer = setTimeout(judge, delay);
+  }
 
   async function judge() {
     asking?.abort();
@@ -31,7 +37,9 @@ if (form) {
       replaceContent(form.querySelector("[data-outlook]"), next.querySelector("[data-outlook]"));
       replaceContent(form.querySelector("[data-params]"), next.querySelector("[data-params]"));
       showCalls(document.querySelector("[data-calls]"), next.querySelector("[data-calls]"));
-    } catch { /* it was overtaken, or nobody answers: sending says so */ }
+    } catch {
+      if (mine === asking) judgeIn(AFTER_SILENCE_MS);
+    }
   }
 
   function showCalls(now, next) {

@@ -1,5 +1,13 @@
 // Shows the server's findings at their fields: errors, and settings without effect in this job.
 
+// Whether a setting differs from the one that the server rendered.
+export function hasChanges(form) {
+  return [...form.querySelectorAll("[data-kind]")].some((input) => {
+    if (input.options) return input.selectedIndex !== Math.max(0, [...input.options].findIndex((each) => each.defaultSelected));
+    return input.type === "checkbox" ? input.checked !== input.defaultChecked : input.value !== input.defaultValue;
+  });
+}
+
 export function showJudged(form, judged) {
   const told = new Map([...judged.children].map((each) => [each.dataset.field, each]));
   for (const input of form.querySelectorAll("[data-kind]")) {
