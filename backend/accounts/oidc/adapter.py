@@ -5,6 +5,8 @@ Invariants:
 - if the operator set domains, addresses of other domains are refused;
 - a first sign-in connects to the account with the same verified address, and to no other: an account that only claims
   the address stays unchanged, and the sign-in is refused;
+- an account is connected to one identity of the provider. Another identity with its address is refused until an
+  operator disconnects the first: companies give the address of someone who left to someone new;
 - a new account needs an invitation to the verified address, or open sign-up; it has no password;
 - the provider is configured by the environment alone, not by rows in the database.
 """
@@ -14,7 +16,7 @@ from typing import Any
 
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
-from allauth.socialaccount.models import SocialApp, SocialLogin
+from allauth.socialaccount.models import SocialAccount, SocialApp, SocialLogin
 from django.conf import settings
 from django.http import HttpRequest
 from django.shortcuts import render
@@ -30,6 +32,11 @@ from backend.accounts.signing_in.events import refused
 
 _UNPROVED = "An account with your address exists but the address is not verified. Reset its password to claim it."
 
+_ANOTHER = (
+    "The account with your address belongs to another identity at your provider. "
+    "If it is yours, ask the operator of this site to disconnect that identity."
+)
+
 
 class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
@@ -42,6 +49,8 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
         if sociallogin.is_existing and not sociallogin.user.is_active:
             self._refuse(request, "This account is closed.", sociallogin.user.email)
         if sociallogin.is_existing and sociallogin.account.pk is None:  # matched by address: the first sign-in
+            if _has_identity(sociallogin.user):
+                self._refuse(request, _ANOTHER, address)
             claim(sociallogin.user, now=datetime.now(UTC))
         if not sociallogin.is_existing and is_taken(address):
             self._refuse(request, _UNPROVED, address)
@@ -80,3 +89,11 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
 
 def _verified_address(sociallogin: SocialLogin) -> str | None:
     return next((each.email.lower() for each in sociallogin.email_addresses if each.verified), None)
+
+
+def _has_identity(user: User) -> bool:
+    """Locks the user until the end of the callback's transaction, so that of two first sign-ins one connects."""
+    User.objects.select_for_update(no_key=True).get(pk=user.pk)
+    issuer = settings.ENVIRONMENT.oidc_issuer
+    identities = SocialAccount.objects.filter(user=user, extra_data__id_token__iss__in=(issuer, f"{issuer}/"))
+    return bool(identities.exists())

@@ -4,10 +4,12 @@ Invariants:
 - an ID token counts only if one of the provider's published keys signed it (RS256 or ES256, never `none`, never HMAC),
   for this client, unexpired, and for this sign-in: it carries the nonce stored in this browser's session;
 - the provider is the one that the operator set: metadata of another issuer are refused, wherever they came from;
+- an identity is a subject at its issuer: the same subject at another issuer is another identity;
 - claims come from the ID token; a missing address may come from userinfo, whose `sub` must equal the token's;
 - the authorisation code is bound to this browser by PKCE and by the state, which is stored in the session.
 """
 
+import hashlib
 import hmac
 import secrets
 from typing import Any, Final
@@ -22,6 +24,7 @@ from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView, OAu
 from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
 from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
 from django.conf import settings
+from django.db import transaction
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -101,6 +104,11 @@ class VerifyingProvider(OpenIDConnectProvider):  # type: ignore[misc]  # allauth
     def get_scope_from_request(self, request: HttpRequest) -> list[str]:
         return list(self.get_scope())
 
+    def extract_uid(self, data: dict[str, Any]) -> str:
+        """A hash, since a subject may be longer than the column."""
+        identity = f"{settings.ENVIRONMENT.oidc_issuer}\0{data['id_token']['sub']}"
+        return hashlib.sha256(identity.encode()).hexdigest()
+
     def extract_email_addresses(self, data: dict[str, Any]) -> list[Any]:
         """`email_verified` counts only if it is the boolean true."""
         addresses: list[Any] = super().extract_email_addresses(data)
@@ -119,6 +127,7 @@ def login(request: HttpRequest, provider_id: str) -> HttpResponseBase:
 
 
 @login_not_required  # type: ignore[untyped-decorator]  # allauth ships no types
+@transaction.atomic
 def callback(request: HttpRequest, provider_id: str) -> HttpResponseBase:
     return _view(OAuth2CallbackView, request, provider_id)
 

@@ -2,12 +2,14 @@
 
 Invariants:
 - a closed account gives no access: its sessions end at once, and its keys are refused while it is closed;
+- an account whose OpenID identity is disconnected gives no access until its address signs in again;
 - an operator cannot close their own account, so the last operator's stays open;
 - a link is shown once, to the operator, who passes it on to that user only.
 """
 
 from datetime import datetime
 
+from allauth.socialaccount.models import SocialAccount
 from django.db import transaction
 from django.db.models import QuerySet
 
@@ -34,7 +36,8 @@ class CannotReset(Conflict):
 
 def people(query: str = "") -> QuerySet[User]:
     """Users who can sign in, by address."""
-    users = User.objects.filter(is_service=False).prefetch_related("memberships__team").order_by("email")
+    users = User.objects.filter(is_service=False).order_by("email")
+    users = users.prefetch_related("memberships__team", "socialaccount_set")
     return users.filter(email__icontains=query) if query else users
 
 
@@ -64,6 +67,17 @@ def open_account(operator: Operator, public_id: str, *, now: datetime) -> User:
         person.is_active = True
         person.save(update_fields=["is_active"])
         record_done(person, "account.opened", now=now, actor=operator.name)
+    return person
+
+
+@transaction.atomic
+def disconnect_identity(operator: Operator, public_id: str, *, now: datetime) -> User:
+    """The next OpenID sign-in with the user's verified address connects its identity. Ends the sessions of the old."""
+    person = _lock(public_id)
+    num, _ = SocialAccount.objects.filter(user=person).delete()
+    if num:
+        record_done(person, "account.identity_disconnected", now=now, actor=operator.name)
+        end_other_sessions(person, keep=None, now=now, actor=operator.name)
     return person
 
 

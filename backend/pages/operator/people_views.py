@@ -9,7 +9,13 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from backend.accounts.operators.acting import Operator
-from backend.accounts.operators.people import close_account, end_sessions, link_to_reset, open_account
+from backend.accounts.operators.people import (
+    close_account,
+    disconnect_identity,
+    end_sessions,
+    link_to_reset,
+    open_account,
+)
 from backend.accounts.operators.people import people as people_found
 from backend.clock import database_now
 from backend.errors import Invalid, Refusal
@@ -28,7 +34,7 @@ def people(request: HttpRequest, operator: Operator) -> HttpResponse:
 @require_POST
 @for_operators
 def change(request: HttpRequest, operator: Operator, user_id: str) -> HttpResponse:
-    """The pressed button names the action: close, open or end."""
+    """The pressed button names the action: close, open, end or disconnect."""
 
     def act() -> str:
         now = database_now()
@@ -41,8 +47,11 @@ def change(request: HttpRequest, operator: Operator, user_id: str) -> HttpRespon
             case "end":
                 person, number = end_sessions(operator, user_id, now=now)
                 return f"{number} session{'' if number == 1 else 's'} of {person.email} ended."
+            case "disconnect":
+                person = disconnect_identity(operator, user_id, now=now)
+                return f"The identity of {person.email} is disconnected. The next OpenID sign-in connects again."
             case _:
-                raise Invalid("Choose an action: close, open or end.")
+                raise Invalid("Choose an action: close, open, end or disconnect.")
 
     return act_and_redirect(request, act, "operator_people")
 

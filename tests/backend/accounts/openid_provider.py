@@ -3,8 +3,10 @@
     python -m tests.backend.accounts.openid_provider PORT [CERTIFICATE KEY]
 
 Every sign-in succeeds without a prompt. POST /behave sets its claims and its faults:
-{"claims": {…}, "drop": ["email"], "userinfo": {…}, "sign": "key" | "stranger" | "none" | "client-secret",
-"issuer": "https://…" (of the metadata)}.
+{"claims": {…}, "drop": ["email"], "userinfo": {…}, "sign": "key" | "stranger" | "retired" | "none" | "client-secret",
+"issuer": "https://…" (of the metadata), "keys": "both" (publishes the retired one, too) | "twice" (two with one id) |
+"encryption" (not for signatures) | "none", "lenient": true (accepts a code twice, and from any browser)}.
+POST /rotate replaces the signing key.
 """
 
 import base64
@@ -31,17 +33,24 @@ from infra.local.ports import free_port
 from tests.waiting import eventually, is_listening
 
 CLIENT_ID, CLIENT_SECRET = "laminar", "a-client-secret-of-thirty-two-bytes!"
-KID = "key-1"
 ROOT = Path(__file__).resolve().parents[3]
 
 
 class Provider:
     def __init__(self, port: int, *, has_tls: bool) -> None:
         self.issuer = f"https://localhost:{port}" if has_tls else f"http://127.0.0.1:{port}"
-        self.key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
-        self.stranger = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+        self.key, self.retired, self.stranger = _new_key(), _new_key(), _new_key()
+        self.num_keys = 1
         self.behaviour: dict[str, Any] = {}
         self.codes: dict[str, dict[str, str]] = {}
+
+    @property
+    def kid(self) -> str:
+        return f"key-{self.num_keys}"
+
+    def rotate(self) -> None:
+        self.key, self.retired = _new_key(), self.key
+        self.num_keys += 1
 
     def discovery(self) -> dict[str, Any]:
         return {
@@ -58,8 +67,18 @@ class Provider:
         }
 
     def jwks(self) -> dict[str, Any]:
-        public = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
-        return {"keys": [public | {"kid": KID, "use": "sig", "alg": "RS256"}]}
+        newest = _public(self.key) | {"kid": self.kid, "use": "sig"}
+        retired = _public(self.retired) | {"kid": f"key-{self.num_keys - 1}", "use": "sig"}
+        match self.behaviour.get("keys"):
+            case "both":
+                return {"keys": [retired, newest]}
+            case "twice":
+                return {"keys": [newest, _public(self.stranger) | {"kid": self.kid, "use": "sig"}]}
+            case "encryption":
+                return {"keys": [newest | {"use": "enc"}]}
+            case "none":
+                return {"keys": []}
+        return {"keys": [newest]}
 
     def authorize(self, query: dict[str, str]) -> str:
         code = secrets.token_urlsafe(16)
@@ -67,14 +86,15 @@ class Provider:
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
 
     def token(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        grant = self.codes.pop(form.get("code", ""), None)
+        is_lenient = bool(self.behaviour.get("lenient"))
+        grant = self.codes.get(form.get("code", "")) if is_lenient else self.codes.pop(form.get("code", ""), None)
         verifier = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
         challenge = base64.urlsafe_b64encode(verifier).decode().rstrip("=")
         is_right = (
             grant is not None
             and (form.get("client_id"), form.get("client_secret")) == (CLIENT_ID, CLIENT_SECRET)
             and form.get("redirect_uri") == grant["redirect_uri"]
-            and grant.get("code_challenge") == challenge
+            and (is_lenient or grant.get("code_challenge") == challenge)
         )
         if grant is None or not is_right:
             return 400, {"error": "invalid_grant"}
@@ -95,12 +115,22 @@ class Provider:
     def _signed(self, claims: dict[str, Any]) -> str:
         match self.behaviour.get("sign", "key"):
             case "none":
-                return jwt.encode(claims, "", algorithm="none", headers={"kid": KID})
+                return jwt.encode(claims, "", algorithm="none", headers={"kid": self.kid})
             case "client-secret":
-                return jwt.encode(claims, CLIENT_SECRET, algorithm="HS256", headers={"kid": KID})
+                return jwt.encode(claims, CLIENT_SECRET, algorithm="HS256", headers={"kid": self.kid})
             case "stranger":
-                return jwt.encode(claims, self.stranger, algorithm="RS256", headers={"kid": KID})
-        return jwt.encode(claims, self.key, algorithm="RS256", headers={"kid": KID})
+                return jwt.encode(claims, self.stranger, algorithm="RS256", headers={"kid": self.kid})
+            case "retired":
+                return jwt.encode(claims, self.retired, algorithm="RS256", headers={"kid": f"key-{self.num_keys - 1}"})
+        return jwt.encode(claims, self.key, algorithm="RS256", headers={"kid": self.kid})
+
+
+def _new_key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+
+
+def _public(key: rsa.RSAPrivateKey) -> dict[str, Any]:
+    return jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"alg": "RS256"}
 
 
 def serve(port: int, certificate: Sequence[str]) -> None:
@@ -128,6 +158,9 @@ def serve(port: int, certificate: Sequence[str]) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             if self.path == "/behave":
                 provider.behaviour = json.loads(body)
+                self._answer(200, {})
+            elif self.path == "/rotate":
+                provider.rotate()
                 self._answer(200, {})
             else:
                 self._answer(*provider.token({key: values[0] for key, values in parse_qs(body).items()}))

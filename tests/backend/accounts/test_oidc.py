@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +14,8 @@ from django.test import Client
 
 from backend.accounts.acting import Acting
 from backend.accounts.models import Membership, Role, Team, User
+from backend.accounts.operators.acting import Operator
+from backend.accounts.operators.people import disconnect_identity
 from backend.accounts.people.invitations import invite
 from backend.clock import database_now
 from tests.backend.accounts.openid_provider import CLIENT_ID, running, turn_on
@@ -37,13 +40,26 @@ def issuer() -> Iterator[str]:
 def behave(issuer: str, settings: Any) -> Callable[..., None]:
     """Configures the provider in the settings, and sets its behaviour."""
     turn_on(settings, issuer)
+    tell(issuer)
+    return partial(tell, issuer)
 
-    def tell(**behaviour: Any) -> None:
-        request = urllib.request.Request(f"{issuer}/behave", json.dumps(behaviour).encode(), method="POST")
-        urllib.request.urlopen(request, timeout=60).close()
 
-    tell()
-    return tell
+def tell(address: str, /, **behaviour: Any) -> None:
+    request = urllib.request.Request(f"{address}/behave", json.dumps(behaviour).encode(), method="POST")
+    urllib.request.urlopen(request, timeout=60).close()
+
+
+@pytest.fixture
+def olga(db: None) -> Operator:
+    return Operator.acting(User.objects.create_user("olga@example.org", is_staff=True))
+
+
+@pytest.fixture
+def rotate(issuer: str) -> Callable[[], None]:
+    def rotate() -> None:
+        urllib.request.urlopen(urllib.request.Request(f"{issuer}/rotate", b"", method="POST"), timeout=60).close()
+
+    return rotate
 
 
 def return_from_provider(client: Client, *, change: Callable[[str], str] = lambda address: address) -> Answer:
@@ -119,6 +135,99 @@ def test_a_provider_that_lies_opens_nothing(client: Client, behave: Callable[...
     behave()
     return_from_provider(client)
     assert is_signed_in(client), "the same without the fault succeeds"
+
+
+def test_new_key_counts_at_once_and_retired_one_no_more(
+    client: Client, behave: Callable[..., None], rotate: Callable[[], None]
+) -> None:
+    User.objects.create_user(ADA)
+    return_from_provider(client)
+    assert is_signed_in(client)
+    client.logout()
+    rotate()
+    behave(sign="retired")
+    return_from_provider(client)
+    assert not is_signed_in(client)
+    for behaviour in ({}, {"keys": "both"}, {"keys": "both", "sign": "retired"}):
+        behave(**behaviour)
+        return_from_provider(client)
+        assert is_signed_in(client), behaviour
+        client.logout()
+
+
+@pytest.mark.parametrize("keys", ["twice", "encryption", "none"])
+def test_ambiguous_or_unusable_key_opens_nothing(client: Client, behave: Callable[..., None], keys: str) -> None:
+    User.objects.create_user(ADA)
+    behave(keys=keys)
+    assert b"You are not signed in" in return_from_provider(client).content
+    assert not is_signed_in(client)
+
+
+def test_code_counts_once_and_for_its_browser_only(client: Client, behave: Callable[..., None]) -> None:
+    """Also where the provider itself checks neither."""
+    User.objects.create_user(ADA)
+    behave(lenient=True)
+    used: list[str] = []
+
+    def keep(address: str) -> str:
+        used.append(address)
+        return address
+
+    return_from_provider(client, change=keep)
+    assert is_signed_in(client)
+    client.logout()
+    back = urlsplit(used[0])
+    assert b"You are not signed in" in client.get(f"{back.path}?{back.query}").content, "its state is used"
+    stolen = parse_qs(back.query)["code"][0]
+
+    def inject(address: str) -> str:
+        own = parse_qs(urlsplit(address).query)
+        return address.replace(own["code"][0], stolen)
+
+    thief = Client()
+    assert b"You are not signed in" in return_from_provider(thief, change=inject).content, "its nonce is another's"
+    assert not is_signed_in(client) and not is_signed_in(thief)
+
+
+def test_second_identity_with_the_same_address_is_refused(
+    client: Client, behave: Callable[..., None], olga: Operator
+) -> None:
+    """The company has given the address to someone new."""
+    user = User.objects.create_user(ADA)
+    return_from_provider(client)
+    newcomer = Client()
+    behave(claims={"sub": "subject-2"})
+    assert b"another identity" in return_from_provider(newcomer).content
+    assert not is_signed_in(newcomer) and is_signed_in(client)
+    disconnect_identity(olga, user.public_id, now=database_now())
+    return_from_provider(newcomer)
+    assert newcomer.session["_auth_user_id"] == str(user.pk)
+    assert client.get("/jobs/")["Location"].startswith("/accounts/login/"), "the sessions of the first ended"
+    behave()
+    assert b"another identity" in return_from_provider(client).content
+
+
+def test_subject_of_another_issuer_is_another_identity(
+    client: Client, behave: Callable[..., None], settings: Any
+) -> None:
+    User.objects.create_user(ADA)
+    eve = User.objects.create_user("eve@example.org")
+    return_from_provider(client)
+    with running() as port:
+        turn_on(settings, f"http://127.0.0.1:{port}")
+        tell(f"http://127.0.0.1:{port}", claims={"email": "eve@example.org"})
+        other = Client()
+        return_from_provider(other)
+        assert other.session["_auth_user_id"] == str(eve.pk), "not Ada, whose subject it is at the first issuer"
+
+
+def test_subject_may_be_long(client: Client, behave: Callable[..., None]) -> None:
+    user = User.objects.create_user(ADA)
+    behave(claims={"sub": "x" * 255})
+    for _ in range(2):
+        return_from_provider(client)
+        assert client.session["_auth_user_id"] == str(user.pk)
+        client.logout()
 
 
 def test_an_address_may_come_from_userinfo_of_the_same_subject(client: Client, behave: Callable[..., None]) -> None:

@@ -31,7 +31,7 @@ OFFERED = {
     JobState.STARTING: {"pause", "cancel", "kill"},
     JobState.RUNNING: {"pause", "cancel", "kill"},
     JobState.RECOVERING: {"pause", "cancel", "kill"},
-    JobState.PAUSING: {"cancel", "kill"},
+    JobState.PAUSING: {"cancel", "kill", "resume"},
     JobState.PAUSED: {"resume", "cancel"},
     JobState.STOPPING: {"kill"},
     **{state: {"retry"} for state in TERMINAL_STATES},

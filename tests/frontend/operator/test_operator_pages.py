@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from allauth.socialaccount.models import SocialAccount
 from django.test import Client
 
 from backend.accounts.models import Invitation, Membership, Role, Team, User
@@ -282,6 +283,18 @@ def test_an_account_is_closed_and_opened_again(world: World, operator: Client, o
     assert refusal_text == ["account.closed", "account.opened"]
     me = User.objects.get(email="olga@example.org")
     assert "close your own account" in told(operator, f"/operator/people/{me.public_id}/change", {"act": "close"})
+
+
+def test_identity_is_disconnected(world: World, operator: Client, owner: Client) -> None:
+    path = f"/operator/people/{world.owner.public_id}/change"
+    assert owner.get("/jobs/").status_code == 200
+    assert "Disconnect identity" not in operator.get("/operator/people/").content.decode()
+    SocialAccount.objects.create(user=world.owner, provider="sso", uid="1")
+    assert "Disconnect identity" in operator.get("/operator/people/").content.decode()
+    assert "is disconnected" in told(operator, path, {"act": "disconnect"})
+    assert owner.get("/jobs/")["Location"].startswith("/accounts/login/")
+    assert "account.identity_disconnected" in actions(world.team.pk)
+    assert not SocialAccount.objects.exists()
 
 
 def test_password_link_is_shown_once_and_not_for_operators(world: World, operator: Client) -> None:
