@@ -40,7 +40,6 @@ class Blows:
         self._supervisor = int(json.loads(stack.home.status_file.read_text())["supervisor"]["pid"])
         self._site = Site(home=stack.home, ports=stack.home.written_ports())
         self._waking: list[threading.Timer] = []
-        self._filler = stack.home.folder / "filler"
         self.struck: Counter[str] = Counter()
 
     def processes(self, kind: str) -> Sequence[psutil.Process]:
@@ -76,12 +75,13 @@ class Blows:
             broker.client_kill_filter(_type="normal", skipme=True)
         self.struck["cut connections"] += 1
 
-    def fill_disk(self, lasts_s: float) -> None:
-        """Of the home, which must have one of its own."""
-        with suppress(OSError), self._filler.open("wb", buffering=0) as filler:
+    def fill_disk(self, lasts_s: float, folder: Path | None = None) -> None:
+        """Of the folder, else of the home, which must have one of its own."""
+        path = (folder or self._stack.home.folder) / "filler"
+        with suppress(OSError), path.open("wb", buffering=0) as filler:
             while True:
                 filler.write(bytes(1 << 20))
-        waking = threading.Timer(lasts_s, _empty, [self._filler])
+        waking = threading.Timer(lasts_s, _empty, [path])
         waking.start()
         self._waking.append(waking)
         self.struck["full disk"] += 1

@@ -55,14 +55,17 @@ class Stack(Customer):
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """For this folder only: its dozen processes must not run next to all later tests."""
-    with running_stack(tmp_path_factory) as running:
+    with running_stack(new_home(tmp_path_factory)) as running:
         yield running
 
 
-@contextmanager
-def running_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def new_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     chosen = os.environ.get("SOAK_HOME")
-    home = Home(Path(chosen) if chosen else tmp_path_factory.mktemp("stack") / ".laminar")
+    return Home(Path(chosen) if chosen else tmp_path_factory.mktemp("stack") / ".laminar")
+
+
+@contextmanager
+def running_stack(home: Home) -> Iterator[Stack]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAMINAR_")}
     environment["RAY_worker_niceness"] = "0"  # with Ray's own 15, jobs starve next to the rest of `make test`
     command = [sys.executable, "-m", "infra.local", "--home", str(home.folder)]

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.e2e.blows import Blows, has_a_disk_of_its_own
-from tests.e2e.conftest import Stack, running_stack
+from tests.e2e.conftest import Stack, new_home, running_stack
 from tests.e2e.customer import TERMINAL
 from tests.e2e.ends import assert_it_ended_once_and_well, assert_nobodys_bill_is_wrong, spec
 
@@ -29,7 +29,7 @@ SETTLED_WITHIN_S: Final = 120.0
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running_stack(tmp_path_factory) as running:
+    with running_stack(new_home(tmp_path_factory)) as running:
         yield running
 
 

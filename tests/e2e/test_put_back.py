@@ -14,7 +14,7 @@ from infra.local.home import PROJECT
 from infra.local.processes import belongings
 from infra.local.services.site import Site
 from infra.local.site_commands import supervisor_status
-from tests.e2e.conftest import Stack, running_stack
+from tests.e2e.conftest import Stack, new_home, running_stack
 from tests.e2e.ends import assert_it_ended_once_and_well, assert_nobodys_bill_is_wrong, spec
 from tests.e2e.test_bad_luck import SETTLED_WITHIN_S
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running_stack(tmp_path_factory) as running:
+    with running_stack(new_home(tmp_path_factory)) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from backend.reconcile.judging import STALL_LAST_DEADLINE_S
-from tests.e2e.conftest import Stack, running_stack
+from tests.e2e.conftest import Stack, new_home, running_stack
 from tests.e2e.ends import assert_it_ended_once_and_well, assert_nobodys_bill_is_wrong, spec
 from tests.waiting import eventually
 
@@ -28,7 +28,7 @@ WITHIN_S: Final = 3_600.0
 
 @pytest.mark.soak
 def test_no_healthy_job_is_doubted_on_a_busy_host(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with running_stack(tmp_path_factory) as stack, spinning(NUM_SPINNING):
+    with running_stack(new_home(tmp_path_factory)) as stack, spinning(NUM_SPINNING):
         listen_longer_than(STALL_LAST_DEADLINE_S, stack)
         for number in range(0, JOBS, AT_ONCE):
             jobs = [stack.submit(**spec(40))["id"] for _ in range(min(AT_ONCE, JOBS - number))]

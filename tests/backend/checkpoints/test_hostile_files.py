@@ -139,6 +139,7 @@ def test_removal_of_deep_and_odd_entries_keeps_what_they_link_to(save: Save, now
     for at, make in enumerate(KINDS.values()):
         make(folder / f"odd {at}")
     (folder / "away").symlink_to(outside)
+    (folder / "hard link").hardlink_to(outside / "kept")
     delete_checkpoint(checkpoint.pk, actor="user:1", now=now)
     with dug(folder, 3_000):
         assert remove_files(now=now + GRACE) == 1
