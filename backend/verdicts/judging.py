@@ -6,7 +6,7 @@ Invariants:
 - events and row are written in one transaction under the job's lock, and only if the row is unchanged since the read:
   of two concurrent judges only one writes;
 - series are read without the lock, so that facts do not wait;
-- a job whose numbers no rule was written for stops the judging of no other;
+- a job whose numbers no rule was written for neither stops nor keeps delaying the judging of others;
 - a job that has ended raises no alarm events: its end is an event itself, and its page keeps the last verdict.
 """
 
@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import zip_longest
 from typing import Final
 
 from django.db import transaction
@@ -47,6 +48,7 @@ def judge_due(*, now: datetime, has_time: Callable[[], bool] = lambda: True) -> 
             judge_job(Job.objects.get(pk=job_id), now=now)
         except (ArithmeticError, LookupError, TypeError, ValueError):
             log.exception("cannot be judged job=%s", job_id)
+            JobVerdict.objects.filter(job_id=job_id).update(judged_at=now)  # behind the others
         num += 1
     return num
 
@@ -82,14 +84,15 @@ def judge_job(job: Job, *, now: datetime) -> None:
 
 
 def _due(now: datetime) -> list[str]:
-    """Running jobs never judged, those with news, and those silent for long. Queried via live attempts and non-final
-    verdicts, both few however many jobs there were."""
+    """Running jobs never judged, in random order, in turn with those that have news or are silent for long. Queried via
+    live attempts and non-final verdicts, both few however many jobs there were."""
     live = JobAttempt.objects.filter(ended_at__isnull=True, job__steps__gt=0, job__started_at__isnull=False)
     new = live.filter(~Exists(JobVerdict.objects.filter(job=OuterRef("job"))))
     has_news = Q(cursor__lt=F("job__cursor"))
     is_silent = Q(job__state=JobState.RUNNING, judged_at__lt=now - JUDGE_AGAIN_AFTER)
     known = JobVerdict.objects.filter(has_news | is_silent, is_final=False).order_by("judged_at")
-    return [*new.values_list("job_id", flat=True)[:AT_ONCE], *known.values_list("job_id", flat=True)[:AT_ONCE]]
+    ids = [rows.values_list("job_id", flat=True)[:AT_ONCE] for rows in (new.order_by("?"), known)]
+    return [job_id for pair in zip_longest(*ids) for job_id in pair if job_id is not None]
 
 
 def _record_alarms(job: Job, before: Sequence[str], found: Sequence[FindingOut], *, now: datetime) -> None:

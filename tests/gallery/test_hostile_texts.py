@@ -101,6 +101,7 @@ def test_hostile_text_stays_text_on_every_page(visit: Callable[..., Visitor], ha
     assert unseen == ON_NO_PAGE, f"a text that no page shows proves nothing: {sorted(unseen ^ ON_NO_PAGE)}"
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 def test_hostile_job_and_its_live_event_stay_text(visit: Callable[..., Visitor]) -> None:  # noqa: F811

@@ -11,6 +11,7 @@ from django.db import transaction
 from backend.accounts.models import User
 from backend.jobs.lifecycle import change_state, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState
+from backend.verdicts import judging
 from backend.verdicts.judging import JUDGE_AGAIN_AFTER, judge_due
 from backend.verdicts.models import JobVerdict
 from backend.verdicts.selectors import verdict_of
@@ -74,6 +75,28 @@ def test_job_without_news_is_judged_only_after_silence(trained: Trained, now: da
     assert judge_due(now=now) == 1
     assert judge_due(now=now + timedelta(seconds=5)) == 0, "a verdict is no news itself"
     assert judge_due(now=now + JUDGE_AGAIN_AFTER + timedelta(seconds=1)) == 1
+
+
+def test_job_that_cannot_be_judged_delays_no_other(
+    make_job: Callable[..., Job], now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [make_job(name=name).pk for name in ("broken", "well")]
+    for age, job in enumerate(reversed(jobs)):
+        at = now - timedelta(seconds=age)
+        JobVerdict.objects.create(job_id=job, cursor=0, judged_at=at, step=0, stepped_at=at, kind="early", found=[])
+    Job.objects.update(cursor=1)
+    judged: list[str] = []
+
+    def judge(job: Job, *, now: datetime) -> None:
+        judged.append(job.pk)
+        if job.pk == jobs[0]:
+            raise ValueError("nan")
+
+    monkeypatch.setattr(judging, "judge_job", judge)
+    monkeypatch.setattr(judging, "AT_ONCE", 1)
+    for seconds in (1, 2):
+        assert judge_due(now=now + timedelta(seconds=seconds)) == 1
+    assert judged == jobs
 
 
 def test_alarm_is_recorded_at_begin_and_end_only(trained: Trained, now: datetime) -> None:
