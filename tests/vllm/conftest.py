@@ -1,5 +1,10 @@
-"""One engine for each model in the whole session: the first start takes half a minute, every other one a second."""
+"""One engine for each model in the whole session: the first start takes half a minute, every other one a second.
 
+The main suite reads each outcome as soon as its case ends (`OUTCOMES`, tests/engine/inference/test_vllm.py).
+"""
+
+import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +17,36 @@ from engine.policy.lineage import WeightsId
 from engine.weights.snapshot import pack_weights
 from tests.engine.inference.rollout_engine_builders import finish, make_model
 
+OUTCOMES = os.environ.get("VLLM_OUTCOMES", "")
+"""A file of lines: the cases selected, then each case with its faults, "" for none."""
+
 MakeVllm = Callable[..., VllmRolloutEngine]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    _write({"selected": [item.nodeid for item in session.items]})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _faults.clear()
+    result = yield
+    _write({"case": item.nodeid, "faults": "\n".join(_faults)})
+    return result
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _faults.append(f"{report.nodeid}, {report.when}\n{report.longreprtext}")
+
+
+_faults: list[str] = []
+
+
+def _write(line: dict[str, object]) -> None:
+    if OUTCOMES:
+        with Path(OUTCOMES).open("a") as file:
+            file.write(f"{json.dumps(line)}\n")
 
 
 @pytest.fixture(scope="session")

@@ -6,22 +6,23 @@ Invariants:
 """
 
 import ast
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from engine.inference.vllm.interpreter import find_vllm_python
-from infra.suite.speed import scale
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "tests" / "vllm"
-WITHIN_S = 840.0
+CASE_WITHIN_S = 900.0
+"""Times SCALE. Between the ends of two cases, which may start engines."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """With matrices as small as in these tests, two threads mostly spin and wait for each other: three times the work."""
 
@@ -34,45 +35,70 @@ def _names() -> Iterator[str]:
                 yield f"{file.stem}::{node.name}"
 
 
+class VllmTests:
+    """The selected tests, running in vLLM's environment. The outcome of each is there as soon as it ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes], outcomes: Path, output: Path) -> None:
+        self._process, self._outcomes, self._output = process, outcomes, output
+
+    def wait_for(self, name: str) -> list[str]:
+        """The faults of each of its cases, "" for none. Fails only when no case ends for very long."""
+        while not (faults := self._faults_of(name)):
+            num = len(self._lines())
+            eventually(
+                lambda: len(self._lines()),
+                f"another case ends before {name}",
+                until=lambda now, before=num: now > before,
+                within_s=CASE_WITHIN_S,
+                process=self._process,
+                log=lambda: self._output.read_text()[-8_000:],
+            )
+        return faults
+
+    def _faults_of(self, name: str) -> list[str]:
+        """Empty until all of its cases have ended."""
+        lines = self._lines()
+        cases = [case for case in (lines[0]["selected"] if lines else []) if _name_of(case) == name]
+        faults = {line["case"]: line["faults"] for line in lines[1:]}
+        assert cases or not lines, f"{name}: no case was selected"
+        return [faults[case] for case in cases] if faults.keys() >= set(cases) else []
+
+    def _lines(self) -> list[Any]:
+        text = self._outcomes.read_text() if self._outcomes.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
 @pytest.fixture(scope="module")
-def outcomes(
+def vllm_tests(
     vllm_python: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[str]]:
-    """For each selected test one text per case: empty if the case passed, otherwise its traceback."""
-    chosen: list[Any] = [item for item in request.session.items if "outcomes" in getattr(item, "fixturenames", ())]
-    wanted = [item.callspec.params["name"] for item in chosen]
-    file = tmp_path_factory.mktemp("vllm") / "outcomes.xml"
-    asked = [f"tests/vllm/{name.replace('::', '.py::', 1)}" for name in wanted]
+) -> Iterator[VllmTests]:
+    chosen: list[Any] = [item for item in request.session.items if "vllm_tests" in getattr(item, "fixturenames", ())]
+    wanted = [f"tests/vllm/{item.callspec.params['name'].replace('::', '.py::', 1)}" for item in chosen]
+    folder = tmp_path_factory.mktemp("vllm")
+    outcomes, output = folder / "outcomes.jsonl", folder / "output"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "PYTHON", "RAY_"))}
-    done = subprocess.run(
-        [vllm_python, "-m", "pytest", "-c", "tests/vllm/pytest.ini", "--rootdir", ".", f"--junit-xml={file}", *asked],
-        cwd=ROOT,
-        env={**kept, **ONE_THREAD, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S * scale(),
-    )
-    print(done.stdout[-8_000:], done.stderr[-2_000:])
-    assert file.is_file(), f"vLLM's pytest ended with {done.returncode}"
-    found: dict[str, list[str]] = {}
-    for case in ElementTree.parse(file).iter("testcase"):
-        module, _, class_name = case.attrib["classname"].removeprefix("tests.vllm.").partition(".")
-        name = f"{module}::{class_name or case.attrib['name'].partition('[')[0]}"
-        found.setdefault(name, []).append(_fault_of(case))
-    return found
+    command = [vllm_python, "-m", "pytest", "-c", "tests/vllm/pytest.ini", "--rootdir", ".", *wanted]
+    environment = {**kept, **ONE_THREAD, "PYTHONPATH": str(ROOT), "VLLM_OUTCOMES": str(outcomes)}
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        yield VllmTests(process, outcomes, output)
+    finally:
+        process.terminate()
+        process.wait()
 
 
-def _fault_of(case: ElementTree.Element) -> str:
-    faults = [part for part in case if part.tag in ("failure", "error")]
-    return "\n".join(f"{case.attrib['name']}\n{part.text or part.attrib.get('message')}" for part in faults)
+def _name_of(case: str) -> str:
+    module, name, *_ = case.partition("[")[0].removeprefix("tests/vllm/").split("::")
+    return f"{module.removesuffix('.py')}::{name}"
 
 
 @pytest.mark.long
 @pytest.mark.vllm
 @pytest.mark.parametrize("name", list(_names()))
-def test_vllm_passes_in_its_own_environment(name: str, outcomes: dict[str, list[str]]) -> None:
-    assert outcomes.get(name), "none of its cases ran"
-    assert not any(outcomes[name]), "\n".join(filter(None, outcomes[name]))
+def test_vllm_passes_in_its_own_environment(name: str, vllm_tests: VllmTests) -> None:
+    faults = vllm_tests.wait_for(name)
+    assert not any(faults), "\n".join(filter(None, faults))
 
 
 @pytest.fixture
