@@ -180,7 +180,7 @@ def trained(
             record_event(job, "checkpoint_saved", actor="engine:1", now=at, data=data)
         if step == 52:
             told = {"component": "rollout/1", "action": "its prompts go back to the pool; a new replica is started"}
-            record_event(job, "fault_detected", actor="engine:1", now=at, message="no word for 5 s", data=told)
+            record_event(job, "fault_detected", actor="engine:1", now=at, message="no heartbeat for 5 s", data=told)
 
 
 def sampled(job: Job, step: int, samples: Sequence[TrajectorySample]) -> None:

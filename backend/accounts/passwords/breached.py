@@ -39,7 +39,7 @@ class BreachedPasswordValidator:
             raise ValidationError("This password has appeared in a data breach.", code="password_breached")
 
     def get_help_text(self) -> str:
-        return "It has not appeared in a data breach."
+        return "It must not have appeared in a data breach."
 
 
 def is_known(path: Path, password: str) -> bool:

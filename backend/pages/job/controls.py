@@ -105,9 +105,11 @@ def _pause_costs(job: Job) -> list[str]:
         return ["The job is about to return to the queue. If you pause it, it stays paused."]
     if job.only_evaluates:
         return [f"The engine releases {held}. The evaluation restarts when you resume it.", *_lost(job, then="")]
+    point, count = since_checkpoint(job)
+    after = f"resumes after step {number(point.step)}" if point else "starts from the beginning"
     return [
         f"The engine finishes its step, saves a checkpoint and releases {held}.",
-        *(f"If it cannot save: {each}" for each in _lost(job, then="are trained again") if job.step),
+        *([f"If it cannot save, the job {after} and trains {steps(count)} again."] if count else []),
         "When you resume it, it goes to the end of its pool's queue.",
     ]
 

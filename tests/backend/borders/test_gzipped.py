@@ -34,7 +34,8 @@ def is_small(answer: Any) -> bool:
 def test_a_page_and_what_it_pulls_are_small_and_the_same(page: Client, job: Job) -> None:
     with transaction.atomic():
         for _ in range(20):
-            record_event(locked_job(job.pk), "fault_detected", actor="engine:1", now=NOW, message="no word for 5 s")
+            locked = locked_job(job.pk)
+            record_event(locked, "fault_detected", actor="engine:1", now=NOW, message="no heartbeat for 5 s")
     live = f"/jobs/{job.pk}/live?after=0"
     small, plain = page.get(live, headers=ASKS), page.get(live)
     assert is_small(small) and not is_small(plain)

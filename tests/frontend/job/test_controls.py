@@ -90,12 +90,13 @@ def test_confirmation_changes_nothing_and_refusals_have_text(
 def test_the_question_says_what_is_lost(world: World, owner: Client) -> None:
     job = seed.running(world, steps_done=64)
     asked = {verb: words_of(owner.get(f"/jobs/{job.pk}/{verb}")) for verb in ("cancel", "kill", "pause")}
-    assert all("No checkpoint has been saved: 64 steps" in each for each in asked.values())
+    assert all("No checkpoint has been saved: 64 steps are lost." in asked[verb] for verb in ("cancel", "kill"))
+    assert "If it cannot save, the job starts from the beginning and trains 64 steps again." in asked["pause"]
     saved(job, step=40)
     asked = {verb: words_of(owner.get(f"/jobs/{job.pk}/{verb}")) for verb in ("cancel", "kill", "pause")}
     assert "The last checkpoint is of step 40: 24 steps are lost." in asked["cancel"]
     assert "24 steps are lost" in asked["kill"] and "without waiting for its engine or saving anything" in asked["kill"]
-    assert "If it cannot save: The last checkpoint is of step 40: 24 steps are trained again." in asked["pause"]
+    assert "If it cannot save, the job resumes after step 40 and trains 24 steps again." in asked["pause"]
 
 
 def test_pause_progress_comes_from_engine_events(world: World, owner: Client) -> None:

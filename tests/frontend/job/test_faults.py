@@ -33,10 +33,10 @@ def test_fault_shows_cause_action_and_outcome(world: World, owner: Client) -> No
     job = seed.running(world, steps_done=3)
     path = f"/jobs/{job.pk}/faults/"
     assert "No faults so far." in words_of(owner.get(path)) and "Attempt 1" in words_of(owner.get(path))
-    send_facts(job, fault("rollout/1", "no word for 5 s", "its prompts go back to the pool"))
+    send_facts(job, fault("rollout/1", "no heartbeat for 5 s", "its prompts go back to the pool"))
     send_facts(job, fault("environment", TRACE, ""))
     page = words_of(owner.get(path))
-    assert page.index("ZeroDivisionError: no words") < page.index("no word for 5 s"), "the newest first"
+    assert page.index("ZeroDivisionError: no words") < page.index("no heartbeat for 5 s"), "the newest first"
     assert "its prompts go back to the pool" in page and "not recorded" in page
     assert page.count("the job's state did not change") == 2
     assert page.count("line 41") == 1 and "<details" in page.split("line 41")[0], "the trace is folded"
