@@ -4,6 +4,7 @@ the bounds and outside of this process."""
 import json
 import random
 import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +14,10 @@ import pytest
 from engine.environments.port import Observation, Prompt, Turn
 from engine.live.facts.token_texts import texts_of_tokens
 from engine.live.rollout.wording import Wording
+from engine.live.run.model_check_child import refuse_model
 from engine.live.texts import text_process
-from engine.spec.job import ModelSpec
+from engine.live.texts.text_process import TextsUnavailable
+from engine.spec.job import JobSpec
 from tests.engine.chat_rules import save_qwen3
 from tests.engine.environments.sandboxed import sandbox
 
@@ -43,7 +46,8 @@ _VALUES: Final[tuple[Any, ...]] = (None, 0, -1, 10**30, "x", ["x"], {"a": 1}, {"
 
 
 def spoil(folder: Path, rng: random.Random) -> None:
-    for change in rng.sample((_spoil_template, _spoil_config, _spoil_words, _nest), rng.randint(1, 2)):
+    changes = rng.sample((_spoil_template, _spoil_config, _spoil_words, _nest), rng.randint(1, 2))
+    for change in sorted(changes, key=lambda change: change is _nest):  # the others read what it nests
         change(folder, rng)
 
 
@@ -84,13 +88,46 @@ def _nest(folder: Path, rng: random.Random) -> None:
 @pytest.mark.parametrize("seed", range(NUM_FOLDERS))
 def test_generated_folder_is_read_or_refused(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_process, "TEXT_S", 1.0)
-    folder = save_qwen3(tmp_path)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    spoil(folder, random.Random(seed))
-    model = ModelSpec(source=str(folder))
-    for act in (lambda: converse(Wording.of_model(folder, model)), lambda: texts_of_tokens(folder)([1, 2, 3])):
-        only_refused(act)
+    begin(tmp_path, seed)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MORE_MEMORY_KIB
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("sandbox")
+def test_two_thousand_folders_are_read_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_process, "TEXT_S", 1.0)
+    begin(tmp_path / "first", 0)  # imports what the others need
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for seed in range(NUM_FOLDERS, NUM_FOLDERS + 2_000):
+        folder = tmp_path / str(seed)
+        begin(folder, seed)
+        shutil.rmtree(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MORE_MEMORY_KIB
+
+
+def begin(folder: Path, seed: int) -> None:
+    """A job's start with a spoiled folder: the model check, and a conversation on a replica that has no such check."""
+    folder.mkdir(exist_ok=True)
+    save_qwen3(folder)
+    spoil(folder, random.Random(seed))
+    spec = JobSpec.model_validate({"name": "spoiled", "model": {"source": str(folder)}})
+    for act in (
+        lambda: check(spec),
+        lambda: converse(Wording.of_model(folder, spec.model)),
+        lambda: texts_of_tokens(folder)([1, 2, 3]),
+    ):
+        only_refused(act, seed)
+
+
+def check(spec: JobSpec) -> None:
+    """As in its own process, which takes seconds to start: what it does not report is the platform's failure."""
+    try:
+        refuse_model(spec)
+    except (ValueError, OSError, ImportError, TextsUnavailable, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - model_check_child refuses the folder for it
+        return
 
 
 def converse(wording: Wording) -> None:
@@ -102,9 +139,12 @@ def converse(wording: Wording) -> None:
     )
 
 
-def only_refused(act: Callable[[], object]) -> None:
+def only_refused(act: Callable[[], object], seed: int) -> None:
     """Any exception but a `ValueError` would end the replica, or count as the platform's."""
     try:
         act()
     except ValueError as error:
-        assert str(error)
+        assert str(error), f"seed {seed}"
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
