@@ -44,16 +44,17 @@ class VllmTests:
     def wait_for(self, name: str) -> list[str]:
         """The faults of each of its cases, "" for none. Fails only when no case ends for very long."""
         while not (faults := self._faults_of(name)):
-            num = len(self._lines())
-            eventually(
-                lambda: len(self._lines()),
-                f"another case ends before {name}",
-                until=lambda now, before=num: now > before,
-                within_s=CASE_WITHIN_S,
-                process=self._process,
-                log=lambda: self._output.read_text()[-8_000:],
-            )
+            self._wait_for_more(len(self._lines()), name)
         return faults
+
+    def _wait_for_more(self, num: int, name: str) -> None:
+        eventually(
+            lambda: len(self._lines()) > num,
+            f"another case ends before {name}",
+            within_s=CASE_WITHIN_S,
+            process=self._process,
+            log=lambda: self._output.read_text()[-8_000:],
+        )
 
     def _faults_of(self, name: str) -> list[str]:
         """Empty until all of its cases have ended."""
@@ -77,7 +78,7 @@ def vllm_tests(
     folder = tmp_path_factory.mktemp("vllm")
     outcomes, output = folder / "outcomes.jsonl", folder / "output"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "PYTHON", "RAY_"))}
-    command = [vllm_python, "-m", "pytest", "-c", "tests/vllm/pytest.ini", "--rootdir", ".", *wanted]
+    command = [str(vllm_python), "-m", "pytest", "-c", "tests/vllm/pytest.ini", "--rootdir", ".", *wanted]
     environment = {**kept, **ONE_THREAD, "PYTHONPATH": str(ROOT), "VLLM_OUTCOMES": str(outcomes)}
     with output.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)

@@ -210,7 +210,7 @@ def test_pausing_and_resuming_with_the_page_open(visit: Visit, width: int) -> No
     expect(page.locator("[data-connection-words]")).to_have_text("live")
     page.get_by_role("link", name="Pause").press("Enter")
     dialog = page.get_by_role("dialog", name="Pause this job?")
-    expect(dialog).to_contain_text("12 steps are trained again")
+    expect(dialog).to_contain_text("trains 12 steps again")
     expect(dialog.get_by_role("button", name="Keep running")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.get_by_role("link", name="Pause")).to_be_focused()
