@@ -18,7 +18,7 @@ from engine.weights.snapshot import pack_weights
 from tests.engine.inference.rollout_engine_builders import finish, make_model
 
 OUTCOMES = os.environ.get("VLLM_OUTCOMES", "")
-"""A file of lines: the cases selected, then each case with its faults, "" for none."""
+"""A file of lines: the cases selected, then each case with its faults, "" for none, and why it was skipped."""
 
 MakeVllm = Callable[..., VllmRolloutEngine]
 
@@ -30,17 +30,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     _faults.clear()
+    _skips.clear()
     result = yield
-    _write({"case": item.nodeid, "faults": "\n".join(_faults)})
+    _write({"case": item.nodeid, "faults": "\n".join(_faults), "skipped": "\n".join(_skips)})
     return result
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         _faults.append(f"{report.nodeid}, {report.when}\n{report.longreprtext}")
+    elif report.skipped and isinstance(report.longrepr, tuple):
+        _skips.append(report.longrepr[2].removeprefix("Skipped: "))
 
 
 _faults: list[str] = []
+_skips: list[str] = []
 
 
 def _write(line: dict[str, object]) -> None:

@@ -41,11 +41,11 @@ class VllmTests:
     def __init__(self, process: subprocess.Popen[bytes], outcomes: Path, output: Path) -> None:
         self._process, self._outcomes, self._output = process, outcomes, output
 
-    def wait_for(self, name: str) -> list[str]:
-        """The faults of each of its cases, "" for none. Fails only when no case ends for very long."""
-        while not (faults := self._faults_of(name)):
+    def wait_for(self, name: str) -> list[dict[str, str]]:
+        """The outcome of each of its cases. Fails only when no case ends for very long."""
+        while not (outcomes := self._outcomes_of(name)):
             self._wait_for_more(len(self._lines()), name)
-        return faults
+        return outcomes
 
     def _wait_for_more(self, num: int, name: str) -> None:
         eventually(
@@ -56,13 +56,13 @@ class VllmTests:
             log=lambda: self._output.read_text()[-8_000:],
         )
 
-    def _faults_of(self, name: str) -> list[str]:
+    def _outcomes_of(self, name: str) -> list[dict[str, str]]:
         """Empty until all of its cases have ended."""
         lines = self._lines()
         cases = [case for case in (lines[0]["selected"] if lines else []) if _name_of(case) == name]
-        faults = {line["case"]: line["faults"] for line in lines[1:]}
+        ended = {line["case"]: line for line in lines[1:]}
         assert cases or not lines, f"{name}: no case was selected"
-        return [faults[case] for case in cases] if faults.keys() >= set(cases) else []
+        return [ended[case] for case in cases] if ended.keys() >= set(cases) else []
 
     def _lines(self) -> list[Any]:
         text = self._outcomes.read_text() if self._outcomes.exists() else ""
@@ -98,8 +98,11 @@ def _name_of(case: str) -> str:
 @pytest.mark.vllm
 @pytest.mark.parametrize("name", list(_names()))
 def test_vllm_passes_in_its_own_environment(name: str, vllm_tests: VllmTests) -> None:
-    faults = vllm_tests.wait_for(name)
-    assert not any(faults), "\n".join(filter(None, faults))
+    outcomes = vllm_tests.wait_for(name)
+    faults = "\n".join(each["faults"] for each in outcomes if each["faults"])
+    assert not faults, faults
+    if all(each["skipped"] for each in outcomes):
+        pytest.skip(outcomes[0]["skipped"])
 
 
 @pytest.fixture
