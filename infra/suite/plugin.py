@@ -177,10 +177,14 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
 
 class Recorder:
-    """Records the reports that reach the controller; pytest can run a test again by its parametrized id."""
+    """Records the reports that reach the controller; pytest can run a test again by its parametrized id.
+
+    No test runs if a file cannot be imported: whatever breaks one import breaks many.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._has_broken_import = False
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         write_phase(self._file, nodeid=nodeid, when="start", outcome="started", seconds=0.0)
@@ -202,8 +206,13 @@ class Recorder:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
+            self._has_broken_import = True
             reason = str(report.longrepr)[-NUM_CHARACTERS:]
             write_phase(self._file, nodeid=report.nodeid, when="teardown", outcome="failed", seconds=0.0, reason=reason)
+
+    def pytest_xdist_node_collection_finished(self) -> None:
+        if self._has_broken_import:
+            raise pytest.Session.Interrupted("a file cannot be imported")
 
 
 def _reason_of(report: pytest.TestReport) -> str:

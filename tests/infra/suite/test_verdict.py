@@ -112,9 +112,10 @@ def test_run_goes_on_after_a_worker_that_died_late(run: Run, monkeypatch: pytest
 
 
 @pytest.mark.long
-def test_broken_import_is_red_by_name(run: Run) -> None:
+def test_broken_import_ends_the_run_by_name(run: Run) -> None:
     verdict = judged(run, broken="import nothing_of_this_name", other="def test_fine(): pass")
     assert "test_broken.py" in verdict.red
+    assert [row.nodeid for row in verdict.tests] == ["test_broken.py"], "no other test ran"
 
 
 @pytest.mark.long
