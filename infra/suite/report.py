@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,9 @@ NUM_LINES: Final = 3
 """Lines of each failure's traceback."""
 NUM_NAMED: Final = 4
 NUM_RED_FILES: Final = 15
-"""The last twenty lines, which a CI job shows, hold the list of files and the totals."""
+NUM_ERRORS: Final = 2
+"""The last twenty lines, which a CI job shows, hold the most frequent errors, the list of files and the totals."""
+LONGEST_ERROR: Final = 200
 
 
 def write_record(run: Run, verdict: Verdict, *, minutes: float) -> set[str]:
@@ -86,7 +88,7 @@ def print_report(run: Run, verdict: Verdict, *, minutes: float, repeated: set[st
     reasons = {result.nodeid: result.reason for result in tests} | verdict.reasons
     for name in verdict.red:
         print(f"RED {name}\n{_last_lines(reasons.get(name, ''))}".rstrip())
-    for line in red_files(verdict.red):
+    for line in [*common_errors(verdict.red, reasons), *red_files(verdict.red)]:
         print(line)
     cpu = os.times()
     print(
@@ -96,6 +98,15 @@ def print_report(run: Run, verdict: Verdict, *, minutes: float, repeated: set[st
         f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
+
+
+def common_errors(red: Sequence[str], reasons: Mapping[str, str]) -> list[str]:
+    """The most frequent last lines of the reasons: one broken module fails many files. Empty for few red tests."""
+    if len(red) <= NUM_NAMED:
+        return []
+    lines = [reasons.get(name, "").strip().splitlines() for name in red]
+    errors = Counter(each[-1].removeprefix("E").strip()[:LONGEST_ERROR] for each in lines if each)
+    return [f"red {count} times: {error}" for error, count in errors.most_common(NUM_ERRORS)]
 
 
 def red_files(red: Sequence[str]) -> list[str]:

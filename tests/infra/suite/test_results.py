@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.environments.sandbox.host_speed import HIGHEST, REFERENCE_ROUNDS_PER_S, scale_of
-from infra.suite.report import red_files
+from infra.suite.report import common_errors, red_files
 from infra.suite.results import (
     CRASHED,
     Result,
@@ -101,3 +101,10 @@ def test_scale_is_how_much_slower_within_bounds() -> None:
     assert scale_of(REFERENCE_ROUNDS_PER_S * 9) == 1
     assert scale_of(1) == HIGHEST
     assert 1 <= measure_scale(1) <= HIGHEST
+
+
+def test_error_of_many_red_files_is_named_once() -> None:
+    reasons = {f"test_{n}.py": f"line 3: in <module>\nE   ModuleNotFoundError: no{n == 7}" for n in range(9)}
+    errors = common_errors([*reasons, "a sentence"], reasons)
+    assert errors == ["red 8 times: ModuleNotFoundError: noFalse", "red 1 times: ModuleNotFoundError: noTrue"]
+    assert common_errors([*reasons][:4], reasons) == []
