@@ -54,7 +54,7 @@ def computes_with_a_copy(head: Any) -> bool:
     head.weight.data[0, 0] += 1
     after = head.cpu_linear(units, head.weight, None)
     head.weight.data[0, 0] = kept
-    return before.equal(after)
+    return bool(before.equal(after))
 
 
 def test_tied_head_a_small_step_behind_is_named_where_the_probe_passes(
