@@ -83,6 +83,7 @@ def engine() -> None:
         but=(
             "engine.inference.vllm",
             "engine.environments.sandbox.inside",
+            "engine.live.texts.inside",  # runs in the sandbox, next to files of its own
             "engine.inference.rows.pages_kernel",
         ),
     )

@@ -60,7 +60,7 @@ def test_on_a_phone_every_tab_is_seen(visit: Visit, world: World, operator: User
     visitor = visit(operator, width=390)
     for path in [*pages(world), "/operator/questions/", "/operator/maintenance/"]:
         page = visitor.open(path)
-        assert page.locator(".tabs a").count() == 5 and width_of(page) <= 375, path
+        assert page.locator(".tabs a").count() == 6 and width_of(page) <= 375, path
     assert visitor.complaints == []
 
 

@@ -23,6 +23,7 @@ NO_PAGES = {
     "request_quota",
     "operator_new_pool",
     "operator_announce",
+    "operator_give_credit",
 }
 """URLs that only accept POST."""
 Visit = Callable[..., Visitor]
