@@ -179,7 +179,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 class Recorder:
     """Records the reports that reach the controller; pytest can run a test again by its parametrized id.
 
-    No test runs if a file cannot be imported: whatever breaks one import breaks many.
+    No test runs if a file cannot be imported: one broken module breaks many imports.
     """
 
     def __init__(self, file: Path) -> None:

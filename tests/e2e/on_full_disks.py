@@ -31,7 +31,7 @@ SETTLED_WITHIN_S: Final = 120.0
 def main() -> None:
     home = Home(Path(sys.argv[1]))
     with running_stack(home):
-        """Makes the folders, which the disks then replace."""
+        pass  # it has made the folders, which the disks replace
     for name, size in SIZES.items():
         mount(home.folder / name, size)
     with running_stack(home) as stack:

@@ -179,8 +179,8 @@ def trained(
             data = {"step": step, "version": step, "num_bytes": 2_140_000}
             record_event(job, "checkpoint_saved", actor="engine:1", now=at, data=data)
         if step == 52:
-            told = {"component": "rollout/1", "action": "its prompts go back to the pool; a new replica is started"}
-            record_event(job, "fault_detected", actor="engine:1", now=at, message="no heartbeat for 5 s", data=told)
+            fault = {"component": "rollout/1", "action": "its prompts go back to the pool; a new replica is started"}
+            record_event(job, "fault_detected", actor="engine:1", now=at, message="no heartbeat for 5 s", data=fault)
 
 
 def sampled(job: Job, step: int, samples: Sequence[TrajectorySample]) -> None:

@@ -2,7 +2,7 @@
 
 Invariants:
 - a closed account gives no access: its sessions end at once, and its keys are refused while it is closed;
-- an account whose OpenID identity is disconnected gives no access until its address signs in again;
+- disconnecting an OpenID identity ends the account's sessions; its keys stay, as it stays the same person's;
 - an operator cannot close their own account, so the last operator's stays open;
 - a link is shown once, to the operator, who passes it on to that user only.
 """

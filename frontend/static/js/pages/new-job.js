@@ -37,8 +37,8 @@ if (form) {
       replaceContent(form.querySelector("[data-outlook]"), next.querySelector("[data-outlook]"));
       replaceContent(form.querySelector("[data-params]"), next.querySelector("[data-params]"));
       showCalls(document.querySelector("[data-calls]"), next.querySelector("[data-calls]"));
-    } catch {
-      if (mine === asking) judgeIn(AFTER_SILENCE_MS);
+    } catch (failure) {
+      if (mine === asking && !(failure.status < 500)) judgeIn(AFTER_SILENCE_MS); // a refusal would be repeated
     }
   }
 
