@@ -4,7 +4,8 @@ Invariants:
 - a checkpoint becomes `complete` only if its manifest has the hash that the engine reported and its parts have the
   hashes in the manifest; the one exception (a part too large for one turn) is recorded in `is_hashed`;
 - wrong bytes or a foreign address make a checkpoint `corrupt` at once; a store that cannot be reached decides nothing;
-- a turn ends within seconds, whatever the size: it stops between parts, and the next turn continues there.
+- a turn ends within seconds, whatever the size: it stops between parts, and the next turn continues there;
+- teams with fewer due checkpoints go first, so a team that saves many large ones delays its own.
 
 Two concurrent turns do the same work and write the same result: `next_check_at` claims a row.
 """
@@ -16,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
+from django.db.models import Count, OuterRef, Subquery
 from pydantic import ValidationError
 
 from backend.checkpoints.files import CheckpointFiles, Elsewhere, MissingPart, files_of
@@ -41,7 +43,7 @@ class Corrupt(Exception):
 
 
 def verify_due(*, now: datetime) -> int:
-    """Checks due checkpoints, oldest first, until the turn is over; returns the number of verdicts."""
+    """Checks due checkpoints until the turn is over; returns the number of verdicts."""
     ends_at = time.monotonic() + TURN_S
     num_decided = 0
     while time.monotonic() < ends_at and (checkpoint := _claim(now)) is not None:
@@ -76,7 +78,10 @@ def verify(checkpoint: Checkpoint, *, now: datetime, within_s: float = CHECKPOIN
 def _claim(now: datetime) -> Checkpoint | None:
     with transaction.atomic():
         due = Checkpoint.objects.filter(state=CheckpointState.VERIFYING, next_check_at__lte=now)
-        checkpoint = due.select_for_update(skip_locked=True, no_key=True).order_by("next_check_at", "pk").first()
+        of_team = due.filter(job__team=OuterRef("job__team")).order_by().values("job__team")
+        num_of_team = Subquery(of_team.annotate(num=Count("pk")).values("num"))
+        rows = due.select_for_update(skip_locked=True, no_key=True, of=("self",))
+        checkpoint = rows.order_by(num_of_team, "next_check_at", "pk").first()
         if checkpoint is not None:
             Checkpoint.objects.filter(pk=checkpoint.pk).update(next_check_at=now + CLAIM_LASTS)
         return checkpoint

@@ -199,6 +199,16 @@ def job(make_job: MakeJob) -> Job:
 
 
 @pytest.fixture
+def other_job(job: Job, other_team: Team, other_project: Project, charlie: User) -> Job:
+    """A copy of `job` in another team."""
+    same = ("spec", "devices", "min_devices", "max_runtime_s", "steps", "created_at", "queued_at")
+    fields = {name: getattr(job, name) for name in same}
+    return Job.objects.create(
+        team=other_team, project=other_project, pool=job.pool, created_by=charlie, name="theirs", **fields
+    )
+
+
+@pytest.fixture
 def attempt(job: Job, pool: ResourcePool) -> JobAttempt:
     """The first attempt of `job`, which is `starting`."""
     assert schedule_pool(pool.pk, now=NOW) == 1

@@ -1,7 +1,7 @@
 """A checkpoint counts once it is verified, and only while it is intact."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,21 @@ class TestVerification:
             checkpoint.refresh_from_db()
         assert (checkpoint.state, checkpoint.is_hashed) == ("complete", False)
         assert turns == len(CONTENTS), "each part had its own turn"
+
+    def test_team_with_fewer_due_checkpoints_goes_first(
+        self, save: Save, other_job: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        many = [save(step, is_verified=False, at=now - timedelta(hours=9 - step)) for step in (1, 2, 3)]
+        few = [save(step, of=other_job, is_verified=False, at=now - timedelta(minutes=9 - step)) for step in (1, 2)]
+        order: list[str] = []
+
+        def verify_large(checkpoint: Checkpoint, *, now: datetime) -> bool:
+            order.append(checkpoint.pk)
+            return True
+
+        monkeypatch.setattr(verification, "verify", verify_large)
+        assert verify_due(now=now) == 5
+        assert order == [each.pk for each in [*few, *many]]
 
     def test_job_resumes_from_the_newest_intact_checkpoint(self, save: Save, job: Job, now: datetime) -> None:
         first, second, third = save(5), save(10, is_verified=False), save(3, attempt=2, is_verified=False)

@@ -22,16 +22,6 @@ def move(job: Job, times: int = 1) -> int:
     return cursor
 
 
-@pytest.fixture
-def other_job(job: Job, other_team: Any, other_project: Any, charlie: User) -> Job:
-    """A job of another team."""
-    same = ("spec", "devices", "min_devices", "max_runtime_s", "steps", "created_at", "queued_at")
-    fields = {name: getattr(job, name) for name in same}
-    return Job.objects.create(
-        team=other_team, project=other_project, pool=job.pool, created_by=charlie, name="theirs", **fields
-    )
-
-
 class TestNudges:
     def test_subscription_starts_with_the_jobs_cursor(self, watch: Any, alice: User, job: Job) -> None:
         watcher = watch(alice, {"watch": job.pk})
