@@ -61,6 +61,8 @@ class Plan:
     """Workers that serve prompts, run tools and grade."""
     weight_slots: int = 1
     """Versions that a replica can hold at once."""
+    starts_at: int = 0
+    """The step of another job's checkpoint that the attempt starts from; 0: it has base weights, or resumes."""
 
     @property
     def given_up_within_s(self) -> float:
@@ -71,7 +73,7 @@ class Plan:
         assert (self.schedule.in_flight == "pin") == (self.weight_slots > 1), "`pin` means more than one slot"
 
     @classmethod
-    def from_spec(cls, spec: JobSpec) -> Self:
+    def from_spec(cls, spec: JobSpec, *, starts_at: int = 0) -> Self:
         num_slots = num_weight_slots(spec)
         schedule = schedule_for(spec.schedule, weight_slots=num_slots)
         return cls(
@@ -94,6 +96,7 @@ class Plan:
             filters=spec.algorithm.name == "dapo" and spec.algorithm.learns_from_rewards,
             sample_deadline_s=SAMPLE_DEADLINE_S + LONG_TURNS * spec.environment.turn_timeout_s,
             stream_every_s=STREAM_EVERY_S,
+            starts_at=starts_at,
         )
 
     @property
@@ -102,9 +105,9 @@ class Plan:
         return self.steps == 0
 
     def evaluates(self, step: int) -> bool:
-        """Before the first step, after the last, and every `evaluate_every` steps."""
+        """Before the job's first step, after the last, and every `evaluate_every` steps."""
         is_in_between = self.evaluate_every > 0 and step % self.evaluate_every == 0
-        return self.only_evaluates or step in (0, self.steps) or is_in_between
+        return self.only_evaluates or step in (0, self.starts_at, self.steps) or is_in_between
 
     def publishes(self, step: int) -> bool:
         """True if replicas get the weights of this step."""

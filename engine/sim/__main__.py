@@ -15,6 +15,7 @@ def main() -> int:
     parser.add_argument("--schedule", choices=SCHEDULES, default="laminar")
     parser.add_argument("--evaluation", action="store_true", help="a job that only evaluates")
     parser.add_argument("--resumed", action="store_true", help="a later attempt, which also evaluates version 0")
+    parser.add_argument("--from-another-job", action="store_true", help="it starts from another job's checkpoint")
     parser.add_argument("--age-cap", action="store_true", help="laminar with several slots and an age cap")
     parser.add_argument("--trace", action="store_true", help="print every effect")
     arguments = parser.parse_args()
@@ -33,6 +34,7 @@ def main() -> int:
                 evaluates=arguments.evaluation,
                 is_capped=arguments.age_cap,
                 is_resumed=arguments.resumed,
+                is_of_another_job=arguments.from_another_job,
             )
             print(f"BROKEN  {broken}\nreplay  {command}")
             return 1
@@ -50,8 +52,8 @@ def main() -> int:
 def _world(seed: int, arguments: argparse.Namespace) -> World:
     if arguments.evaluation:
         return evaluation_of(seed, arguments.schedule)
-    if arguments.resumed:
-        return resumed_of(seed, arguments.schedule)
+    if arguments.resumed or arguments.from_another_job:
+        return resumed_of(seed, arguments.schedule, is_of_another_job=arguments.from_another_job)
     return world_of(seed, arguments.schedule, is_capped=arguments.age_cap)
 
 

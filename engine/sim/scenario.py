@@ -72,19 +72,21 @@ def resumed_of(
     faults: Faults | None = None,
     brains: Brains | None = None,
     base_is_due: bool = True,
+    is_of_another_job: bool = False,
 ) -> World:
-    """A later attempt of a job that trains; no earlier one has evaluated version 0."""
+    """A later attempt of a job that trains; no earlier one has evaluated version 0. `is_of_another_job`: the first
+    attempt of a job that starts from another's checkpoint."""
     plan = plan_of(seed, schedule)
     start_step = Chance(seed, "resumed").whole(1, plan.steps)
     return World(
         seed=seed,
-        plan=plan,
+        plan=replace(plan, starts_at=start_step if is_of_another_job else 0),
         num_replicas=num_replicas_of(seed),
         costs=costs_of(seed),
         faults=faults_of(seed) if faults is None else faults,
         brains=brains or Brains(),
         start_step=start_step,
-        base_is_due=base_is_due,
+        base_is_due=base_is_due and not is_of_another_job,
     )
 
 
@@ -136,7 +138,14 @@ def simulate(seed: int, schedule: ScheduleName, faults: Faults | None = None, br
 
 
 def replay_command(
-    seed: int, schedule: ScheduleName, *, evaluates: bool = False, is_capped: bool = False, is_resumed: bool = False
+    seed: int,
+    schedule: ScheduleName,
+    *,
+    evaluates: bool = False,
+    is_capped: bool = False,
+    is_resumed: bool = False,
+    is_of_another_job: bool = False,
 ) -> str:
     options = " --evaluation" * evaluates + " --age-cap" * is_capped + " --resumed" * is_resumed
+    options += " --from-another-job" * is_of_another_job
     return f"python -m engine.sim --seed {seed} --schedule {schedule}{options}"

@@ -27,7 +27,6 @@ from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.placement import JobNeeds, Places
 from engine.policy.recovery import Patience
 from engine.policy.rooms import HostView
-from engine.spec.job import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ def _build_brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
             incarnation=built_with["incarnation"],
             anchor_every=built_with["anchor_every"],
         )
-    plan = Plan.from_spec(JobSpec.accepted(built_with["spec"]))
+    plan = TypeAdapter(Plan).validate_python(built_with["plan"])
     match part.kind:
         case "driver":
             return DriverBrain(

@@ -26,7 +26,6 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.policy.progress import SLOWEST_SYNC_S
 from engine.process.progress import working
-from engine.spec.job import JobSpec
 
 
 class DataBody:
@@ -77,18 +76,18 @@ class DataActor(BodyActor):
     def __init__(
         self,
         *,
-        spec: JobSpec,
+        plan: Plan,
         incarnation: int,
         start_step: int,
         progress: DataProgress,
         journal: Path,
         recordings: Path | None,
     ) -> None:
-        self._spec, self._start_step, self._progress = spec, start_step, progress
+        self._plan, self._start_step, self._progress = plan, start_step, progress
         self._journal, self._incarnation = journal, incarnation
         self._batch: tuple[int, int] | None = None
         self._batch_ref: Any = None
-        built_with = {"spec": spec.model_dump(mode="json"), "start_step": start_step, "progress": plain(progress)}
+        built_with = {"plan": plain(plan), "start_step": start_step, "progress": plain(progress)}
         # A later incarnation starts from a log, which its recording does not contain.
         super().__init__(
             part=DATA, incarnation=incarnation, recordings=None if incarnation else recordings, built_with=built_with
@@ -109,7 +108,7 @@ class DataActor(BodyActor):
             snapshot, records = read_journal(self._journal)
             recovered = Recovered(snapshot=snapshot, records=records, serial=len(records))
         brain = DataBrain(
-            Plan.from_spec(self._spec),
+            self._plan,
             start_step=self._start_step,
             progress=self._progress,
             incarnation=self._incarnation,

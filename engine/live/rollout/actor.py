@@ -15,6 +15,7 @@ from engine.inference.vllm.interpreter import STARTED_WITH, explain_missing_pack
 from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
+from engine.live.body.recording import plain
 from engine.live.environment.turns import Answer, Ask
 from engine.live.process.devices import claim_device
 from engine.live.process.fitting import check_fit
@@ -36,6 +37,7 @@ class RolloutActor(BodyActor):
         self,
         *,
         spec: JobSpec,
+        plan: Plan,
         replica: int,
         incarnation: int,
         relay: int,
@@ -43,11 +45,11 @@ class RolloutActor(BodyActor):
         recordings: Path | None,
         assets: JobAssets | None = None,
     ) -> None:
-        self._spec, self._links, self._assets = spec, links, assets
+        self._spec, self._plan, self._links, self._assets = spec, plan, links, assets
         self._replica, self._incarnation, self._relay = replica, incarnation, relay
         self._device = "cpu"
         built_with = {
-            "spec": spec.model_dump(mode="json"),
+            "plan": plain(plan),
             "replica": replica,
             "incarnation": incarnation,
             "relay": relay,
@@ -77,12 +79,11 @@ class RolloutActor(BodyActor):
         from engine.live.rollout.wording import Wording, open_model_texts
         from engine.models.loading import resolve_model
 
-        spec = self._spec
+        spec, plan = self._spec, self._plan
         if self._assets is not None:
             self._assets.ensure("model")
         folder = resolve_model(spec.model.source)
         check_fit("replica", spec, folder, device)
-        plan = Plan.from_spec(spec)
         start_engine = partial(_start_engine, folder, spec, device, open_model_texts(folder, spec.model).tokenizer)
         return RolloutBody(
             spec=spec,

@@ -32,6 +32,7 @@ from engine.live.run.placement import NoCapacity, place
 from engine.live.run.supervisor import Supervisor
 from engine.live.run.wiring import Folders, Network
 from engine.pipeline.effects import EnterPhase
+from engine.pipeline.plan import Plan
 from engine.policy.placement import NoSandbox
 from engine.policy.recovery import Patience
 from engine.sinks.port import EventSink
@@ -135,7 +136,14 @@ class Attempt:
             recordings=plan.recordings,
             recorded_step=plan.recorded_step,
         )
-        network = Network(spec=spec, placement=placement, folders=folders, resume=resume, num_replicas=num_replicas)
+        network = Network(
+            spec=spec,
+            plan=Plan.from_spec(spec, starts_at=start_step if self._is_of_another_job(plan.resume_from) else 0),
+            placement=placement,
+            folders=folders,
+            resume=resume,
+            num_replicas=num_replicas,
+        )
         try:
             supervisor = Supervisor(
                 network=network,
@@ -160,8 +168,13 @@ class Attempt:
         if self._plan.jobs is not None:
             refuse_outside(uri, self._plan.jobs)
         point = self._run_in_thread(lambda is_given_up: open_checkpoint(uri, is_given_up=is_given_up))
-        is_own = self._plan.jobs is None or is_of_job(uri, self._plan.checkpoints.parent.parent)
-        return point if is_own and not self._plan.spec.only_evaluates else point.without_base()
+        has_base = not self._is_of_another_job(uri) and not self._plan.spec.only_evaluates
+        return point if has_base else point.without_base()
+
+    def _is_of_another_job(self, checkpoint: str | None) -> bool:
+        if checkpoint is None or self._plan.jobs is None:
+            return False
+        return not is_of_job(checkpoint, self._plan.checkpoints.parent.parent)
 
     def _run_in_thread(self, fetch: Callable[[Callable[[], bool]], T]) -> T:
         """Runs a fetch, which may take an hour, on a thread, while this one checks for interruptions."""

@@ -52,7 +52,6 @@ from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_driver import PartEnded, PartStarted, PauseAsked, ResizeAsked, RunBroken
 from engine.pipeline.messages.to_manager import HostsObserved, PartLost, PartReported, ReplicaReported
-from engine.pipeline.plan import Plan
 from engine.policy.recovery import Patience
 from engine.policy.rooms import HostView
 from engine.sinks.lines import TakenLines
@@ -92,8 +91,7 @@ class Supervisor:
         """The number of each actor's last answer."""
         self._ended: RunFinished | None = None
         self._now = now = time.monotonic()
-        spec, watched = network.spec, dict.fromkeys(network.parts, 0)
-        plan = Plan.from_spec(spec)
+        spec, plan, watched = network.spec, network.plan, dict.fromkeys(network.parts, 0)
         driven: dict[str, Any] = {
             "now": now,
             "num_replicas": network.num_replicas,
@@ -117,7 +115,7 @@ class Supervisor:
         }
         self._recordings: dict[Address, Recording] = {}
         if recordings is not None:
-            driven["spec"] = managed["spec"] = spec.model_dump(mode="json")
+            driven["plan"] = managed["plan"] = plain(plan)
             driven["patience"] = managed["patience"] = plain(patience)
             managed["incarnations"] = {str(part): incarnation for part, incarnation in watched.items()}
             managed |= {"away": list(map(str, network.away)), "waiting": list(map(str, network.waiting))}

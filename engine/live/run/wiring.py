@@ -34,6 +34,7 @@ from engine.pipeline.messages.addresses import (
 )
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import CheckpointReported
+from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.spec.job import JobSpec
 
@@ -59,6 +60,7 @@ class Network:
         self,
         *,
         spec: JobSpec,
+        plan: Plan,
         placement: Placement,
         folders: Folders,
         resume: ResumePoint | None,
@@ -66,7 +68,8 @@ class Network:
     ) -> None:
         """`num_replicas`: at the start, including those without a host yet; None: all of the spec's."""
         self.num_replicas = spec.rollout.replicas if num_replicas is None else num_replicas
-        self.spec, self.placement, self._folders, self._resume = spec, placement, folders, resume
+        self.spec, self.plan, self.placement = spec, plan, placement
+        self._folders, self._resume = folders, resume
         self._links = Links()
         self._actors: dict[Address, Any] = {}
         for part in (*self.parts, *map(environment_address, range(spec.environment.workers))):
@@ -155,13 +158,15 @@ class Network:
             **kind.options(self.spec),
         }
         make_remote: Any = ray.remote(**options)
-        self._actors[part] = make_remote(kind).remote(spec=self.spec, **arguments)
+        self._actors[part] = make_remote(kind).remote(**arguments)
 
     def _actor_of(self, part: Address, incarnation: int) -> tuple[Any, dict[str, Any]]:
         """The actor's class and its arguments."""
         match part.kind:
             case "trainer":
                 return TrainerActor, {
+                    "spec": self.spec,
+                    "plan": self.plan,
                     "checkpoints": self._folders.checkpoints,
                     "resume": self._resume,
                     "incarnation": incarnation,
@@ -172,6 +177,7 @@ class Network:
                 }
             case "data":
                 return DataActor, {
+                    "plan": self.plan,
                     "start_step": 0 if self._resume is None else self._resume.step,
                     "progress": self._progress(),
                     "journal": self._folders.journal,
@@ -180,6 +186,7 @@ class Network:
                 }
             case "relay":
                 return RelayActor, {
+                    "spec": self.spec,
                     "host": part.number,
                     "hosts": self._relays,
                     "incarnation": incarnation,
@@ -188,6 +195,8 @@ class Network:
                 }
             case "rollout":
                 return RolloutActor, {
+                    "spec": self.spec,
+                    "plan": self.plan,
                     "replica": part.number,
                     "assets": self._folders.assets,
                     "incarnation": incarnation,
@@ -196,6 +205,7 @@ class Network:
                 }
             case "environment":
                 return EnvironmentActor, {
+                    "spec": self.spec,
                     "worker": part.number,
                     "data_folder": self._folders.data,
                     "assets": self._folders.assets,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
+from engine.live.body.recording import plain
 from engine.live.checkpoints.apart import load_alone
 from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.process.devices import claim_device
@@ -36,6 +37,7 @@ class TrainerActor(BodyActor):
         self,
         *,
         spec: JobSpec,
+        plan: Plan,
         incarnation: int,
         checkpoints: Path,
         resume: ResumePoint | None,
@@ -49,11 +51,11 @@ class TrainerActor(BodyActor):
     ) -> None:
         """`resume`: the attempt's starting point. `reported`: its newest checkpoint that was reported to the driver.
         `ranks`: Ray options of each rank after the first."""
-        self._spec, self._incarnation = spec, incarnation
+        self._spec, self._plan, self._incarnation = spec, plan, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
         self._reported, self._ranks_per_host = reported, ranks_per_host
         self._recorded_step, self._device, self._assets = recorded_step, "cpu", assets
-        built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
+        built_with = {"plan": plain(plan), "epoch": incarnation}
         super().__init__(part=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
 
     def build(self) -> Body:
@@ -83,7 +85,7 @@ class TrainerActor(BodyActor):
         from engine.live.weights.handover import Handover
 
         spec, links = self._spec, self._links
-        brain = TrainerBrain(Plan.from_spec(spec), epoch=self._incarnation)
+        brain = TrainerBrain(self._plan, epoch=self._incarnation)
         handover = Handover(owner=f"{links.run}-trainer", listen=links.address(), token=links.token)
         if spec.only_evaluates:
             from engine.training.held_weights import HeldWeights
@@ -108,7 +110,7 @@ class TrainerActor(BodyActor):
             publishing=publishing,
             post=self._send,
             report=lambda message: self._loop.call(lambda body: body.on_written(message)),
-            is_saved=Plan.from_spec(spec).checkpoints,
+            is_saved=self._plan.checkpoints,
             base=base,
         )
 

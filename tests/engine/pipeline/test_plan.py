@@ -40,3 +40,9 @@ def test_plan_asks_as_many_held_out_answers_as_the_spec() -> None:
 def test_evaluation_plan_evaluates_any_start_step() -> None:
     plan = Plan.from_spec(JobSpec(name="e", training=TrainingSpec(steps=0)))
     assert plan.only_evaluates and plan.evaluates(50) and plan.publishes(50)
+
+
+def test_plan_evaluates_another_jobs_checkpoint_before_its_first_step() -> None:
+    spec = JobSpec(name="e", training=TrainingSpec(steps=100))
+    assert not Plan.from_spec(spec).evaluates(50)
+    assert Plan.from_spec(spec, starts_at=50).evaluates(50)

@@ -1,6 +1,7 @@
 """A later attempt evaluates version 0, the base weights, if no earlier attempt did."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -31,15 +32,23 @@ def test_resumed_job_that_has_a_result_does_not_repeat_it() -> None:
     assert all(report.weights.version for report in oracle.evaluated)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_job_from_another_jobs_checkpoint_evaluates_its_weights(schedule: ScheduleName) -> None:
+    for seed in range(6):
+        world = resumed_of(seed, schedule, faults=Faults(), is_of_another_job=True)
+        assert world.start_step in {report.weights.version for report in world.run().oracle.evaluated}
+
+
 @pytest.mark.long_except("range(0, 20)-laminar")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seeds", [range(20), pytest.param(range(1_000, 1_200), marks=pytest.mark.soak)], ids=str)
 def test_no_fault_order_breaks_a_resumed_job(schedule: ScheduleName, seeds: range) -> None:
-    for seed in seeds:
+    for seed, is_of_another_job in product(seeds, (False, True)):
         try:
-            resumed_of(seed, schedule).run()
+            resumed_of(seed, schedule, is_of_another_job=is_of_another_job).run()
         except Exception as error:  # noqa: BLE001 - any failure must name its seed
-            pytest.fail(f"{type(error).__name__}: {error}\n{replay_command(seed, schedule, is_resumed=True)}")
+            command = replay_command(seed, schedule, is_resumed=True, is_of_another_job=is_of_another_job)
+            pytest.fail(f"{type(error).__name__}: {error}\n{command}")
 
 
 @pytest.mark.parametrize("at", [0.0, 0.1, 0.5, 1.0, 2.0, 4.0])

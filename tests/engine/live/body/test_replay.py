@@ -92,7 +92,6 @@ def test_every_component_repeats_its_decisions() -> None:
 SPEC = JobSpec(name="recorded")
 ENVIRONMENT = environment_address(0)
 PLAN = Plan.from_spec(SPEC)
-DOCUMENT = SPEC.model_dump(mode="json")
 NEEDS = JobNeeds.of_spec(SPEC, has_gpus=False)
 HOSTS = (HostView(id="a", name="a", cpus=2.0, free_cpus=2.0),)
 PLACES = plan_places(HOSTS, NEEDS, num_replicas=1)
@@ -104,20 +103,20 @@ PLACES = plan_places(HOSTS, NEEDS, num_replicas=1)
         (
             DATA,
             DataBrain(PLAN, progress=DataProgress(ended=((0, 3),))),
-            {"spec": DOCUMENT, "start_step": 0, "progress": plain(DataProgress(ended=((0, 3),)))},
+            {"plan": plain(PLAN), "start_step": 0, "progress": plain(DataProgress(ended=((0, 3),)))},
             [Tick(), BatchWanted(step=1), TrainingEnded(weights=WeightsId(0, 0))],
         ),
         (
             TRAINER,
             TrainerBrain(PLAN, epoch=0),
-            {"spec": DOCUMENT, "epoch": 0},
+            {"plan": plain(PLAN), "epoch": 0},
             [TrainerLoaded(step=0, num_parameters=7), Tick()],
         ),
         (
             DRIVER,
             DriverBrain(PLAN, now=0.0, num_replicas=1, max_replicas=2, patience=Patience(silent_s=9.0)),
             {
-                "spec": DOCUMENT,
+                "plan": plain(PLAN),
                 "now": 0.0,
                 "num_replicas": 1,
                 "max_replicas": 2,
@@ -141,7 +140,7 @@ PLACES = plan_places(HOSTS, NEEDS, num_replicas=1)
                 patience=Patience(silent_s=0.5),
             ),
             {
-                "spec": DOCUMENT,
+                "plan": plain(PLAN),
                 "now": 0.0,
                 "incarnations": {"data": 0, "trainer": 0, "relay/0": 0, "rollout/0": 0},
                 "away": ["rollout/1"],
@@ -178,7 +177,7 @@ def test_recording_replays_and_another_history_diverges(
 
 def test_recording_of_an_unknown_part_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
-    Recording(file, part=ENVIRONMENT, built_with={"spec": DOCUMENT})
+    Recording(file, part=ENVIRONMENT, built_with={"plan": plain(PLAN)})
     with pytest.raises(ValueError, match="environment, which has no brain"):
         replay(file)
     file.write_text(file.read_text().replace('"part":"environment"', '"part":"x"'))

@@ -1,4 +1,5 @@
-"""An attempt that ends before version 0 is evaluated: the next one evaluates it, from the model's own weights."""
+"""The weights that a job starts from are evaluated: version 0 by a later attempt if the first ended before, and the
+checkpoint of another job."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,8 +71,10 @@ class Sink(MemorySink):
         return [body for body in self.bodies if isinstance(body, kind)]
 
 
-def run(job: JobSpec, folder: Path, sink: Sink, *, resume_from: str | None = None) -> RunFinished:
-    plan = AttemptPlan(spec=job, checkpoints=folder / "checkpoints", resume_from=resume_from)
+def run(
+    job: JobSpec, folder: Path, sink: Sink, *, resume_from: str | None = None, jobs: Path | None = None
+) -> RunFinished:
+    plan = AttemptPlan(spec=job, checkpoints=folder / "checkpoints", resume_from=resume_from, jobs=jobs)
     return Attempt(plan, sink).run(lambda: None)
 
 
@@ -92,3 +95,13 @@ def test_second_attempt_evaluates_version_0(
     assert finished.outcome == "succeeded", finished.message
     assert sorted(body.version for body in second.of(Evaluated)) == [0, STEPS]
     assert second.of(FaultDetected) == [], "the answers are by version 0"
+
+
+@pytest.mark.long
+def test_job_from_another_jobs_checkpoint_evaluates_it(tmp_path: Path) -> None:
+    first, second = Sink(), Sink()
+    assert run(spec(), tmp_path / "one" / "attempt-1", first, jobs=tmp_path).outcome == "succeeded"
+    saved = first.of(CheckpointSaved)[0]
+    finished = run(spec(), tmp_path / "two" / "attempt-1", second, resume_from=saved.uri, jobs=tmp_path)
+    assert finished.outcome == "succeeded", finished.message
+    assert sorted(body.version for body in second.of(Evaluated)) == [saved.step, STEPS]
