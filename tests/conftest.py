@@ -52,6 +52,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
     # After each flush, Django fills in permissions and content types, which no test needs. That takes longer than the
     # flush itself.
     pytest.MonkeyPatch().setattr(flush, "emit_post_migrate_signal", lambda *_, **__: None)
+    _flush_again_after_a_deadlock()
     _list_static_files_once()
 
     with django_db_blocker.unblock(), connection.cursor() as db:
@@ -59,6 +60,26 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
         db.execute("ALTER TABLE audit_auditentry DISABLE TRIGGER laminar_guard_audit_truncate")
         db.execute("ALTER TABLE audit_audithead DISABLE TRIGGER laminar_guard_audit_head_truncate")
     connection.close()
+
+
+def _flush_again_after_a_deadlock() -> None:
+    """The last request of a page may still read when its test ends. It holds one table and waits for the next, which
+    the flush has locked already: Postgres then ends the flush."""
+    from django.db import OperationalError
+    from django.db.backends.postgresql.operations import DatabaseOperations
+    from psycopg.errors import DeadlockDetected
+
+    flush_once = DatabaseOperations.execute_sql_flush
+
+    def flush(operations: Any, statements: list[str]) -> None:
+        while True:
+            try:
+                return flush_once(operations, statements)
+            except OperationalError as error:
+                if not isinstance(error.__cause__, DeadlockDetected):
+                    raise
+
+    pytest.MonkeyPatch().setattr(DatabaseOperations, "execute_sql_flush", flush)
 
 
 def _list_static_files_once() -> None:
