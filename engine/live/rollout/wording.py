@@ -80,7 +80,8 @@ class Wording:
         if self._template is None:
             _refuse_messages(prompt)
             return Rendered(ids=tuple(self._tokenizer.encode(prompt.text)), text=prompt.text)
-        return self._render(self._template, prompt, ())
+        text = self._render_text(self._template, prompt, ())
+        return Rendered(ids=self._encode(text), text=text)
 
     def decode(self, ids: Sequence[int]) -> DecodedTurn:
         text = self._tokenizer.decode(ids)
@@ -97,10 +98,10 @@ class Wording:
         if self._keeps_history:
             rest = self._render_rest(self._template, prompt, dialogue).removeprefix(self._end_of(segment))
             return Rendered(ids=self._encode(rest), text=rest)
-        whole = self._render(self._template, prompt, dialogue)
-        if not whole.text.startswith(segment):
-            return Rendered(ids=whole.ids, text=whole.text, starts_segment=True)
-        rest = whole.text[len(segment) :]
+        whole = self._render_text(self._template, prompt, dialogue)
+        if not whole.startswith(segment):
+            return Rendered(ids=self._encode(whole), text=whole, starts_segment=True)
+        rest = whole[len(segment) :]
         return Rendered(ids=self._encode(rest), text=rest)
 
     def _render_rest(self, template: ModelTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
@@ -116,10 +117,6 @@ class Wording:
                 "leave model.history at template"
             )
         return rest
-
-    def _render(self, template: ModelTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> Rendered:
-        text = self._render_text(template, prompt, dialogue)
-        return Rendered(ids=self._encode(text), text=text)
 
     def _render_text(self, template: ModelTemplate, prompt: Prompt, dialogue: Sequence[Message]) -> str:
         opening = prompt.messages or ({"role": "user", "content": prompt.text.strip()},)

@@ -17,6 +17,7 @@ from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.samples import Samples
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.rollout.wording import Wording
+from engine.live.texts.model_texts import BoundedTokenizer
 from engine.live.trainer.batch import batch_of
 from engine.models.loading import DEMO_FOLDER
 from engine.models.tokenizer import Tokenizer
@@ -113,6 +114,23 @@ def test_sampled_tokens_are_kept_where_retokenizing_differs(qwen3: Path) -> None
     assert talk.rewrites == [False]
     assert talk.ids[before : before + len(sampled)] == sampled
     assert talk.tokenizer.decode(talk.ids[before + len(sampled) :]).startswith("\n<|im_start|>user\n<tool_response>")
+
+
+def test_each_observation_is_tokenized_alone(qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenized: list[str] = []
+    encode = BoundedTokenizer.encode
+
+    def note(self: BoundedTokenizer, text: str, *, goes_on: bool = False) -> list[int]:
+        tokenized.append(text)
+        return encode(self, text, goes_on=goes_on)
+
+    talk = Talk(qwen3, prompt("What is 6 times 7? " * 50))
+    ids = talk.tokenizer.encode("it is " + END, goes_on=True)
+    monkeypatch.setattr(BoundedTokenizer, "encode", note)
+    for number in range(3):
+        talk.say(ids)
+        talk.observe(f"no, not {number}", "tool")
+    assert len(tokenized) == 3 and not any("What is" in text or "it is" in text for text in tokenized)
 
 
 def test_half_a_letter_that_was_sampled_is_kept(qwen3: Path) -> None:
