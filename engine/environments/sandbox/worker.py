@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from typing import Final
 
 from engine.environments.sandbox.child import Child
@@ -78,6 +79,7 @@ class Worker:
             self._child: Child | None = Child(files=files, limits=limits, serves=True, forks=forks, packages=packages)
         except SandboxUnavailable as error:
             raise CallFailed(str(error), outcome=Refused(reason=str(error))) from error
+        self._secret, self._num_calls = secrets.token_bytes(32), 0
         with excused():
             self.call("is_ready", own=OwnTime.scaled(START_S))
 
@@ -88,7 +90,7 @@ class Worker:
     def call(self, function: str, *arguments: object, own: OwnTime, ask: Ask | None = None) -> object:
         """`own`: the time of this call and of all others with this object. `ask` answers the function's questions."""
         child = self._require_child()
-        nonce = secrets.token_hex(16)
+        nonce = self._next_nonce()
         child.forget_output()
         child.send(_packed_call({"nonce": nonce, "call": function, "arguments": arguments}))
         while True:
@@ -99,6 +101,11 @@ class Worker:
                 return message["value"]
             else:
                 raise CallFailed(str(message.get("raised", "the answer has an unknown shape")), has_raised=True)
+
+    def _next_nonce(self) -> str:
+        """Only the secret gives it. Random bytes from the kernel took half of the time of a short call."""
+        self._num_calls += 1
+        return blake2b(self._num_calls.to_bytes(8), key=self._secret, digest_size=16).hexdigest()
 
     def close(self) -> None:
         if self._child is not None:

@@ -18,6 +18,7 @@ from engine.live.process.links import Links
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.samples import Samples
 from engine.live.rollout.self_report import SelfReport
+from engine.live.rollout.text_work import TextsApart, TextsHere
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.rollout.wording import Wording
 from engine.live.weights.offered_bytes import map_version, unmap_in_background
@@ -79,7 +80,10 @@ class RolloutBody:
         self._open_turns = OpenTurns(
             by=rollout_address(replica), ask=wires.ask, timeout_s=spec.environment.turn_timeout_s
         )
-        self._samples = Samples(spec=spec, slots=slots, wording=wording, open_turns=self._open_turns)
+        text_work = TextsApart(wires.on_loop) if wording.is_apart else TextsHere()
+        self._samples = Samples(
+            spec=spec, slots=slots, wording=wording, text_work=text_work, open_turns=self._open_turns
+        )
         self._offers = Offers(owner=f"{links.run}-replica{replica}", links=links)
         self._fetches = Fetches(token=links.token, on_loop=wires.on_loop)
         self._self_report = SelfReport(replica=replica, incarnation=incarnation, observe=wires.observe)
@@ -136,6 +140,10 @@ class RolloutBody:
 
     def on_answers(self, answers: Sequence[Answer]) -> list[Message]:
         self._samples.on_answers(answers)
+        return self._hand_in()
+
+    def on_texts(self) -> list[Message]:
+        self._samples.finish_texts()
         return self._hand_in()
 
     def ask_again(self) -> list[Message]:
@@ -211,7 +219,7 @@ class RolloutBody:
 
     @property
     def _idle_state(self) -> Doing:
-        if self._open_turns.num_open:
+        if self._open_turns.num_open or self._samples.are_in_text:
             return "environment"
         return "move" if self.is_awaiting_pages else "idle"
 

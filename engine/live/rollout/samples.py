@@ -4,13 +4,16 @@ environment.
     granted ──▶ queued for a place ──▶ prompt requested ──▶ decoding ⇄ with the environment ──▶ ended
                                         handed over ──▶ arriving ──┘ (with its pages, or once they fail)
 
+    Between decoding and environment, and after the prompt, a sample waits for its text (`text_work.py`).
+
 Invariants:
 - a prompt is rebuilt from its ordinal and a sample's seed from its key, so any replica makes the same request;
 - every started sample returns exactly one trajectory, judged or with the reason why not, unless it was taken out:
   then this replica drops it at once;
 - a conversation without room for another turn is truncated: its environment judges the turns so far, without the
   observation that did not fit;
-- at most `max_batch` samples are open; further granted samples are queued.
+- at most `max_batch` samples are open; further granted samples are queued;
+- no sample waits for its text while samples are taken out or reported.
 """
 
 # Over budget: a sample's way from grant to end is one state machine.
@@ -18,28 +21,37 @@ Invariants:
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from engine.environments.port import Observation, Prompt, Verdict
-from engine.inference.port import KvPages, KvRoom
+from engine.inference.port import KvPages, KvRoom, SequenceOutput
 from engine.inference.requests import TooLong
 from engine.live.environment.turns import Answer, TurnResult
 from engine.live.rollout.conversation import Conversation, sampling_of, text_failure
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.places import Arriving, Leaving, Queued
 from engine.live.rollout.progress_codec import full_progress, pack_progress, unpack_progress
+from engine.live.rollout.text_work import TextWork
 from engine.live.rollout.weight_slots import WeightSlot, WeightSlots
-from engine.live.rollout.wording import Rendered, Wording
+from engine.live.rollout.wording import DecodedTurn, Rendered, Wording
 from engine.pipeline.records import AcknowledgedProgress, Failure, GroupTask, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 
 
 class Samples:
-    def __init__(self, *, spec: JobSpec, slots: WeightSlots, wording: Wording, open_turns: OpenTurns) -> None:
+    def __init__(
+        self, *, spec: JobSpec, slots: WeightSlots, wording: Wording, text_work: TextWork, open_turns: OpenTurns
+    ) -> None:
         self._spec, self._slots, self._wording, self._open_turns = spec, slots, wording, open_turns
+        self._text_work = text_work
         self._queued: deque[Queued] = deque()
         self._unprompted: dict[SampleKey, WeightsId] = {}
         """Samples without a prompt yet → the weights that they will begin on."""
+        self._num_opening = 0
+        """Those of them that wait for the text of their prompt."""
+        self._in_text: dict[SampleKey, Conversation] = {}
+        """Samples that wait for the text of a turn or of an observation."""
         self._arriving: dict[SampleKey, Arriving] = {}
         self._ended: list[Trajectory] = []
 
@@ -50,6 +62,10 @@ class Samples:
     @property
     def are_arriving(self) -> bool:
         return bool(self._arriving)
+
+    @property
+    def are_in_text(self) -> bool:
+        return bool(self._num_opening or self._in_text)
 
     @property
     def have_ended(self) -> bool:
@@ -110,22 +126,37 @@ class Samples:
         self._unprompted = {key: after(own) for key, own in self._unprompted.items()}
         self._arriving = {key: replace(each, weights=after(each.weights)) for key, each in self._arriving.items()}
         decoding = [each for slot in self._slots for each in slot.decoding.values()]
-        for conversation in (*decoding, *self._open_turns.conversations()):
+        for conversation in (*decoding, *self._in_text.values(), *self._open_turns.conversations()):
             conversation.weights = after(conversation.weights)
 
     def decode(self) -> None:
         """Runs one step of every engine; sends ended turns to the environment."""
-        ended: list[Conversation] = []
         for slot, output in self._slots.step():
             conversation = slot.decoding.pop(output.sequence_id)
-            try:
-                decoded = self._wording.decode(output.token_ids)
-            except Exception as error:  # noqa: BLE001 - the tokenizer may raise anything for a model's tokens
-                self._ended.append(conversation.failed(text_failure(error, conversation.prompt)))
-                continue
-            conversation.add_turn(output, decoded, slot.named)
-            ended.append(conversation)
-        self._open_turns.turns(ended)
+            named = {version: slot.named(version) for version in set(output.versions)}
+            self._in_text[conversation.key] = conversation
+            self._text_work.begin(
+                partial(self._wording.decode, output.token_ids),
+                partial(self._on_decoded, conversation, output, named),
+            )
+        self._text_work.finish()
+
+    def _on_decoded(
+        self,
+        conversation: Conversation,
+        output: SequenceOutput,
+        named: Mapping[int, WeightsId],
+        decoded: DecodedTurn | Exception,
+    ) -> None:
+        del self._in_text[conversation.key]
+        if isinstance(decoded, Exception):
+            self._ended.append(conversation.failed(text_failure(decoded, conversation.prompt)))
+            return
+        conversation.add_turn(output, decoded, named.__getitem__)
+        self._open_turns.turns([conversation])
+
+    def finish_texts(self) -> None:
+        self._text_work.finish()
 
     def on_answers(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
@@ -140,7 +171,8 @@ class Samples:
         """Starts queued samples on the free places."""
         if not self._queued:
             return
-        num_open = self._slots.num_decoding + self._open_turns.num_samples + len(self._arriving)
+        num_in_text = self._num_opening + len(self._in_text)
+        num_open = self._slots.num_decoding + self._open_turns.num_samples + num_in_text + len(self._arriving)
         room = self._spec.rollout.max_batch - num_open
         begun: dict[WeightsId, list[SampleProgress]] = {}
         for _ in range(min(room, len(self._queued))):
@@ -149,15 +181,24 @@ class Samples:
         for weights, progress in begun.items():
             self.resume(progress, weights, {})
 
-    def _begin(self, keys: Iterable[SampleKey], answer: TurnResult) -> None:
+    def _begin(self, keys: set[SampleKey], answer: TurnResult) -> None:
         """Begins samples of one group, which share their prompt."""
-        failure = replace(answer, reason=f"no prompt: {answer.reason}") if isinstance(answer, Failure) else None
-        opening = Rendered(ids=(), text="")
         if isinstance(answer, Prompt):
-            try:
-                opening = self._wording.render_prompt(answer)
-            except Exception as error:  # noqa: BLE001 - template and tokenizer may raise anything for a user's prompt
-                failure = text_failure(error, answer)
+            self._num_opening += len(keys)
+            opened = partial(self._on_opened, keys, answer)
+            self._text_work.begin(partial(self._wording.render_prompt, answer), opened)
+        else:
+            failure = replace(answer, reason=f"no prompt: {answer.reason}") if isinstance(answer, Failure) else None
+            self._open(keys, answer, Rendered(ids=(), text=""), failure)
+
+    def _on_opened(self, keys: set[SampleKey], prompt: Prompt, opening: Rendered | Exception) -> None:
+        self._num_opening -= len(keys)
+        if isinstance(opening, Exception):
+            self._open(keys, prompt, Rendered(ids=(), text=""), text_failure(opening, prompt))
+        else:
+            self._open(keys, prompt, opening, None)
+
+    def _open(self, keys: set[SampleKey], answer: TurnResult, opening: Rendered, failure: Failure | None) -> None:
         for key in keys:
             conversation = Conversation(
                 key=key,
@@ -186,15 +227,28 @@ class Samples:
                 self._ended.append(conversation.failed(answer.result, seconds=answer.seconds))
 
     def _next_turn(self, conversation: Conversation, observation: Observation, seconds: float) -> None:
+        observed = [*conversation.observed, observation]
+        self._in_text[conversation.key] = conversation
+        self._text_work.begin(
+            partial(
+                self._wording.render_observation,
+                conversation.prompt,
+                conversation.segment_text,
+                conversation.turns,
+                observed,
+            ),
+            partial(self._on_rendered, conversation, observation, seconds),
+        )
+
+    def _on_rendered(
+        self, conversation: Conversation, observation: Observation, seconds: float, rendered: Rendered | Exception
+    ) -> None:
+        del self._in_text[conversation.key]
+        if isinstance(rendered, Exception):
+            self._ended.append(conversation.failed(text_failure(rendered, conversation.prompt, observation.text)))
+            return
         before = conversation.copied()
         conversation.observed.append(observation)
-        try:
-            rendered = self._wording.render_observation(
-                conversation.prompt, conversation.segment_text, conversation.turns, conversation.observed
-            )
-        except Exception as error:  # noqa: BLE001 - as above, for an observation
-            self._ended.append(conversation.failed(text_failure(error, conversation.prompt, observation.text)))
-            return
         conversation.observe(rendered, seconds=seconds)
         self._submit(conversation, before=before)
 
@@ -228,6 +282,7 @@ class Samples:
 
     def take_out(self, keys: set[SampleKey]) -> list[SampleProgress]:
         """Removes these samples and returns their progress."""
+        self._text_work.settle()
         left = self._remove_not_decoding(keys)
         for slot, names in self._decoding(keys):
             for request in slot.engine.export(names, leave=True, with_kv=False):
@@ -238,6 +293,7 @@ class Samples:
 
     def leaving(self, keys: set[SampleKey]) -> Leaving:
         """Snapshots the progress of these samples, which is fast; `leave` then removes those that decode."""
+        self._text_work.settle()
         progress, decoding = self._remove_not_decoding(keys), []
         for slot, names in self._decoding(keys):
             for request in slot.engine.export(names, leave=False, with_kv=False):
@@ -274,6 +330,7 @@ class Samples:
 
     def look_at(self, acknowledged: Iterable[AcknowledgedProgress]) -> list[SampleProgress]:
         """Returns the new progress of samples that have their prompt."""
+        self._text_work.settle()
         by_key = {each.key: each for each in acknowledged}
         progress: list[SampleProgress] = []
         for each in self._open_turns.open_turns(set(by_key)):

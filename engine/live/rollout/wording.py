@@ -40,9 +40,16 @@ class DecodedTurn:
 
 class Wording:
     def __init__(
-        self, tokenizer: ModelTokenizer, template: ModelTemplate | None, *, keeps_history: bool = False
+        self,
+        tokenizer: ModelTokenizer,
+        template: ModelTemplate | None,
+        *,
+        keeps_history: bool = False,
+        is_apart: bool = False,
     ) -> None:
+        """`is_apart`: tokenizer and template run in another process, so a call waits for it."""
         self._tokenizer, self._template, self._keeps_history = tokenizer, template, keeps_history
+        self.is_apart = is_apart
 
     @classmethod
     def of_model(cls, folder: Path, model: ModelSpec) -> Self:
@@ -53,7 +60,8 @@ class Wording:
                 f"model.chat: {model.source} has no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json); leave model.chat and model.chat_options empty, or add a template to it"
             )
-        return cls(texts.tokenizer, texts.template, keeps_history=model.history == "as_generated")
+        keeps_history = model.history == "as_generated"
+        return cls(texts.tokenizer, texts.template, keeps_history=keeps_history, is_apart=texts.are_apart)
 
     @property
     def is_by_template(self) -> bool:

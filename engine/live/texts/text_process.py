@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 TEXT_S: Final = 20.0
 """Own time for one text: tokenizers read a megabyte in about a second, and a prompt has at most four."""
+LONGEST_CALL_S: Final = patience_s(TEXT_S)
+"""With waits for a core."""
 MEMORY_BYTES: Final = 2 << 30
 """A vocabulary of 256,000 tokens takes half a gigabyte while it is parsed."""
 MOST_FILE_BYTES: Final = 128 << 20
@@ -81,7 +83,7 @@ class TextProcess:
     def call(self, function: str, *arguments: object) -> object:
         """Raises `ValueError` if template or tokenizer fail, `TextsUnavailable`."""
         try:
-            with working("texts", constant_s=patience_s(TEXT_S)):
+            with working("texts", constant_s=LONGEST_CALL_S):
                 answer: Any = self._pool.call(function, *arguments, deadline_s=TEXT_S)
         except CallFailed as error:
             if isinstance(error.outcome, Refused) and not self._is_bare:

@@ -111,6 +111,7 @@ class Replica:
         environment: str = "running_sums",
         number: int = 0,
         tokenizer: Tokenizer | None = None,
+        wording: Wording | None = None,
         **rollout: object,
     ) -> None:
         job = spec(environment, **rollout)
@@ -128,7 +129,7 @@ class Replica:
             replica=number,
             incarnation=0,
             slots=WeightSlots(self._make_engine, num_slots=plan.weight_slots),
-            wording=Wording(tokenizer or Tokenizer.from_folder(DEMO_FOLDER), None),
+            wording=wording or Wording(tokenizer or Tokenizer.from_folder(DEMO_FOLDER), None),
             wires=Wires(post=self._post, ask=self._ask, observe=self.observed.append, on_loop=self.calls.put_nowait),
             links=LINKS,
         )

@@ -15,6 +15,7 @@ from engine.inference.torch_engine import TorchRolloutEngine
 from engine.live.environment.turns import Answer, Ask
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.samples import Samples
+from engine.live.rollout.text_work import TextsHere
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.rollout.wording import Wording
 from engine.live.texts.model_texts import BoundedTokenizer
@@ -264,7 +265,11 @@ class Talking:
         open_turns = OpenTurns(by=rollout_address(0), ask=self.asks.extend, timeout_s=60.0)
         wording = Wording.of_model(folder, ModelSpec.model_validate({"source": str(folder), "chat_options": options}))
         self.samples = Samples(
-            spec=JobSpec.model_validate(document), slots=slots, wording=wording, open_turns=open_turns
+            spec=JobSpec.model_validate(document),
+            slots=slots,
+            wording=wording,
+            text_work=TextsHere(),
+            open_turns=open_turns,
         )
         self.open_turns = open_turns
         self.sampled: dict[int, list[int]] = {sample: [] for sample in range(NUM_SAMPLES)}
