@@ -70,6 +70,18 @@ def test_nothing_moves_while_a_run_begins_goes_on_and_ends(visit: Visit, width: 
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("tab", ["", "metrics/"])
+def test_charts_keep_their_places_while_the_page_arrives(visit: Visit, tab: str) -> None:
+    world = seed.make_world()
+    job = seed.running(world, steps_done=5)
+    page = visit(world.owner).open(f"/jobs/{job.pk}/{tab}")
+    third = page.locator("[data-chart]").nth(2)
+    whole = third.bounding_box()
+    page.evaluate("[...document.querySelectorAll('[data-chart]')].slice(3).forEach((chart) => chart.remove())")
+    assert third.bounding_box() == whole
+
+
+@pytest.mark.long
 def test_phone_shows_important_parts_first_and_is_short(visit: Visit) -> None:
     world = seed.make_world()
     job = seed.judged(seed.running(world, steps_done=50))
