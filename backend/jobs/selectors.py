@@ -4,6 +4,7 @@ Invariant: an object of another team is answered exactly like one that does not 
 """
 
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db.models import F, QuerySet, Sum
@@ -40,6 +41,11 @@ def events_after(job: Job, seq: int) -> QuerySet[JobEvent]:
 
 def attempts_of(job: Job) -> QuerySet[JobAttempt]:
     return JobAttempt.objects.filter(job=job).order_by("n")
+
+
+def starting_steps(jobs: Iterable[str]) -> dict[str, int]:
+    """By job, the step of the checkpoint that its first attempt started from; 0: it started from the base model."""
+    return dict(JobAttempt.objects.filter(job__in=jobs, n=1).values_list("job", "resume_step"))
 
 
 def the_job(viewer: Team | User, job_id: str) -> Job:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from backend.checkpoints.models import CheckpointEvaluation
 from backend.jobs.models import Job, JobEvent
+from backend.jobs.selectors import starting_steps
 from engine.spec.evaluation import TokenSampling
 
 MOST_OF_A_JOB: Final = 500
@@ -95,13 +96,14 @@ def _given(value: float | None, otherwise: float) -> float:
 
 
 def _first_of_runs(jobs: set[str]) -> dict[str, tuple[Job, Mapping[str, Any]]]:
-    """Each run's result for its initial weights, if the run did not start from a checkpoint."""
-    return dict(_firsts(jobs))
+    """Each run's earliest result for the weights that it started from."""
+    return dict(_starting_results(jobs))
 
 
-def _firsts(jobs: set[str]) -> Iterator[tuple[str, tuple[Job, Mapping[str, Any]]]]:
-    # The first evaluation runs in parallel with training, so a later version's result may come first.
-    events = JobEvent.objects.filter(job__in=jobs, type="evaluated", data__version=0).select_related("job")
-    for event in events.order_by("job", "seq").distinct("job"):
-        if "reward_mean" in event.data:
+def _starting_results(jobs: set[str]) -> Iterator[tuple[str, tuple[Job, Mapping[str, Any]]]]:
+    """Newest first."""
+    starts = starting_steps(jobs)
+    events = JobEvent.objects.filter(job__in=jobs, type="evaluated", data__version__in=set(starts.values()))
+    for event in events.select_related("job").order_by("job", "-seq"):
+        if "reward_mean" in event.data and event.data["version"] == starts[event.job_id]:
             yield event.job_id, (event.job, event.data)

@@ -71,7 +71,7 @@ def sign_in(page: Page, local: dict[str, str]) -> None:
     page.locator("input[type=email]").fill(local["user"])
     page.locator("input[type=password]").fill(local["password"])
     page.locator("input[type=password]").press("Enter")
-    page.wait_for_url("**/jobs/")
+    page.wait_for_url(lambda url: "/accounts/login/" not in url)
 
 
 def first_link(page: Page, local: dict[str, str], path: str, start: str) -> str | None:

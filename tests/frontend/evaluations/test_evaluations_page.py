@@ -53,6 +53,15 @@ def test_result_has_error_and_previous_result(world: World, trained: Job) -> Non
     assert second.change == pytest.approx(0.02) and not second.is_clear
 
 
+def test_run_from_a_checkpoint_is_compared_with_its_own_start(world: World, trained: Job) -> None:
+    trained.attempts.update(resume_step=30)
+    checkpoint = checkpoint_of(trained, 40)
+    assert measured(world, checkpoint, 0.60).before is None, "step 30 was not evaluated"
+    seed.evaluated(trained, version=30, reward=0.5, at=NOW)
+    before = measured(world, checkpoint, 0.60).before
+    assert before and (before.label, before.mean) == ("before training", 0.5)
+
+
 def test_what_asked_something_else_is_not_laid_beside_it(world: World, trained: Job) -> None:
     measured(world, checkpoint_of(trained, 40), 0.60)
     other = {"name": "running_sums", "params": {"median_terms": 3}}

@@ -161,7 +161,13 @@ class TestHeldOut:
         errors = "± 0.027 (standard error), pass@1 0.88 ± 0.021"
         assert self.told(job)[3] == f"on prompts never trained on; {errors}"
 
-    def test_job_from_checkpoint_has_no_score_before_training(self, job: Job) -> None:
+    def test_job_from_checkpoint_begins_with_its_score(self, job: Job) -> None:
+        job.start_from = "ckpt_1"
+        job.attempts.update(resume_step=100)
+        self.measured(job, (1, 100, 0.5), (1, 160, 0.75))
+        assert self.told(job) == ("0.50", "0.75", "+0.25", "on prompts never trained on", "good")
+
+    def test_job_whose_first_evaluation_was_lost_has_no_first_score(self, job: Job) -> None:
         self.measured(job, (1, 160, 0.75))
         assert self.told(job) == ("–", "0.75", "", "not measured before training", "plain")
 

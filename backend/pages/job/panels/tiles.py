@@ -3,7 +3,8 @@ only inserts the texts and advances the clock.
 
 Invariants:
 - a page that has been open for a day and one that was just loaded show the same;
-- the cost is one database query, however long the job ran: an open page pulls several times a second.
+- the cost is one database query, and one more for a job from a checkpoint, however long the job ran: an open page pulls
+  several times a second.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Final, Literal
 from pydantic import BaseModel
 
 from backend.jobs.models import Job, JobState
+from backend.jobs.selectors import starting_steps
 from backend.pages.job.panels.charts import (
     HELD_OUT,
     HELD_OUT_ERROR,
@@ -137,12 +139,13 @@ def _errors(job: Job, ends: Mapping[str, Ends]) -> str:
 
 
 def _held_out(job: Job, all_ends: Mapping[str, Ends]) -> HeldOut:
-    """Before and after training. A job that started from a checkpoint may only have the second."""
+    """Before and after training. A job that started from a checkpoint may have only the second, as its first evaluation
+    may have been lost with an attempt."""
     nothing, ends, errors = reward(None), all_ends.get(HELD_OUT), _errors(job, all_ends)
     if ends is None:
         return HeldOut(first=nothing, last=nothing, words="measured before and after training")
     (first_step, first), (last_step, last) = ends.first, ends.newest[-1]
-    if first_step > 0:
+    if first_step > (starting_steps([job.pk]).get(job.pk, 0) if job.start_from else 0):
         return HeldOut(first=nothing, last=reward(last), words=_and("not measured before training", errors))
     if first_step == last_step:
         second = (
