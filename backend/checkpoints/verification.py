@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
-from django.db.models import Count, OuterRef, Subquery
+from django.db.models import Count, Min
 from pydantic import ValidationError
 
 from backend.checkpoints.files import CheckpointFiles, Elsewhere, MissingPart, files_of
@@ -78,13 +78,14 @@ def verify(checkpoint: Checkpoint, *, now: datetime, within_s: float = CHECKPOIN
 def _claim(now: datetime) -> Checkpoint | None:
     with transaction.atomic():
         due = Checkpoint.objects.filter(state=CheckpointState.VERIFYING, next_check_at__lte=now)
-        of_team = due.filter(job__team=OuterRef("job__team")).order_by().values("job__team")
-        num_of_team = Subquery(of_team.annotate(num=Count("pk")).values("num"))
-        rows = due.select_for_update(skip_locked=True, no_key=True, of=("self",))
-        checkpoint = rows.order_by(num_of_team, "next_check_at", "pk").first()
-        if checkpoint is not None:
-            Checkpoint.objects.filter(pk=checkpoint.pk).update(next_check_at=now + CLAIM_LASTS)
-        return checkpoint
+        rows = due.select_for_update(skip_locked=True, no_key=True, of=("self",)).order_by("next_check_at", "pk")
+        teams = due.values("job__team").annotate(num=Count("pk"), oldest=Min("next_check_at"))
+        for team in teams.order_by("num", "oldest"):
+            checkpoint = rows.filter(job__team=team["job__team"]).first()
+            if checkpoint is not None:  # else another turn has just claimed the team's last
+                Checkpoint.objects.filter(pk=checkpoint.pk).update(next_check_at=now + CLAIM_LASTS)
+                return checkpoint
+        return None
 
 
 def _read_manifest(checkpoint: Checkpoint, files: CheckpointFiles) -> CheckpointManifest:

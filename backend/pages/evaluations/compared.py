@@ -7,7 +7,7 @@ Invariants:
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -97,13 +97,10 @@ def _given(value: float | None, otherwise: float) -> float:
 
 def _first_of_runs(jobs: set[str]) -> dict[str, tuple[Job, Mapping[str, Any]]]:
     """Each run's earliest result for the weights that it started from."""
-    return dict(_starting_results(jobs))
-
-
-def _starting_results(jobs: set[str]) -> Iterator[tuple[str, tuple[Job, Mapping[str, Any]]]]:
-    """Newest first."""
     starts = starting_steps(jobs)
     events = JobEvent.objects.filter(job__in=jobs, type="evaluated", data__version__in=set(starts.values()))
-    for event in events.select_related("job").order_by("job", "-seq"):
-        if "reward_mean" in event.data and event.data["version"] == starts[event.job_id]:
-            yield event.job_id, (event.job, event.data)
+    found: dict[str, tuple[Job, Mapping[str, Any]]] = {}
+    for event in events.select_related("job").order_by("job", "seq"):
+        if "reward_mean" in event.data and event.data["version"] == starts.get(event.job_id):
+            found.setdefault(event.job_id, (event.job, event.data))
+    return found

@@ -18,7 +18,7 @@ from engine.live.process.links import Links
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.samples import Samples
 from engine.live.rollout.self_report import SelfReport
-from engine.live.rollout.text_work import TextsApart, TextsHere
+from engine.live.rollout.text_work import InlineTexts, ThreadedTexts
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.rollout.wording import Wording
 from engine.live.weights.offered_bytes import map_version, unmap_in_background
@@ -80,7 +80,7 @@ class RolloutBody:
         self._open_turns = OpenTurns(
             by=rollout_address(replica), ask=wires.ask, timeout_s=spec.environment.turn_timeout_s
         )
-        text_work = TextsApart(wires.on_loop) if wording.is_apart else TextsHere()
+        text_work = ThreadedTexts(wires.on_loop) if wording.is_bounded else InlineTexts()
         self._samples = Samples(
             spec=spec, slots=slots, wording=wording, text_work=text_work, open_turns=self._open_turns
         )
@@ -133,7 +133,10 @@ class RolloutBody:
         if not self._self_report.is_due(now):
             return []
         load = self._self_report.measure(
-            now, self._slots.view(), num_queued=self._samples.num_queued, num_with_environment=self._open_turns.num_open
+            now,
+            self._slots.view(),
+            num_queued=self._samples.num_queued,
+            num_with_environment=self._open_turns.num_open + self._samples.num_in_text,
         )
         self._open_turns.again(lost_only=True)
         return [replace(load, kv_by_weights=self._slots.kv_by_weights())]
@@ -219,7 +222,7 @@ class RolloutBody:
 
     @property
     def _idle_state(self) -> Doing:
-        if self._open_turns.num_open or self._samples.are_in_text:
+        if self._open_turns.num_open or self._samples.num_in_text:
             return "environment"
         return "move" if self.is_awaiting_pages else "idle"
 

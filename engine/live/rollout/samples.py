@@ -64,8 +64,8 @@ class Samples:
         return bool(self._arriving)
 
     @property
-    def are_in_text(self) -> bool:
-        return bool(self._num_opening or self._in_text)
+    def num_in_text(self) -> int:
+        return self._num_opening + len(self._in_text)
 
     @property
     def have_ended(self) -> bool:
@@ -171,8 +171,7 @@ class Samples:
         """Starts queued samples on the free places."""
         if not self._queued:
             return
-        num_in_text = self._num_opening + len(self._in_text)
-        num_open = self._slots.num_decoding + self._open_turns.num_samples + num_in_text + len(self._arriving)
+        num_open = self._slots.num_decoding + self._open_turns.num_samples + self.num_in_text + len(self._arriving)
         room = self._spec.rollout.max_batch - num_open
         begun: dict[WeightsId, list[SampleProgress]] = {}
         for _ in range(min(room, len(self._queued))):

@@ -30,7 +30,7 @@ class TextWork(Protocol):
         """Waits for all work, and finishes it."""
 
 
-class TextsHere:
+class InlineTexts:
     """For texts that cost microseconds: `begin` does all."""
 
     def begin(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
@@ -41,7 +41,7 @@ class TextsHere:
     def settle(self) -> None: ...
 
 
-class TextsApart:
+class ThreadedTexts:
     """For texts that another process makes: a worker thread waits for them."""
 
     def __init__(self, on_loop: Callable[[BodyCall], None]) -> None:
@@ -52,9 +52,9 @@ class TextsApart:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="texts", initializer=progress.attach_thread)
 
     def begin(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
-        future = self._worker.submit(_attempt, work)
+        future: Future[Any] = Future()
         self._pending.append((future, then))
-        future.add_done_callback(lambda _: self._on_loop(_finish_texts))
+        self._worker.submit(self._do, work, future)
 
     def finish(self) -> None:
         while self._pending and self._pending[0][0].done():
@@ -64,6 +64,10 @@ class TextsApart:
         while self._pending:
             with working("texts", constant_s=LONGEST_CALL_S):
                 self._finish_next()
+
+    def _do(self, work: Callable[[], object], future: Future[Any]) -> None:
+        future.set_result(_attempt(work))
+        self._on_loop(_finish_texts)
 
     def _finish_next(self) -> None:
         future, then = self._pending.popleft()

@@ -45,11 +45,11 @@ class Wording:
         template: ModelTemplate | None,
         *,
         keeps_history: bool = False,
-        is_apart: bool = False,
+        is_bounded: bool = False,
     ) -> None:
-        """`is_apart`: tokenizer and template run in another process, so a call waits for it."""
+        """`is_bounded`: tokenizer and template run in the bounded process, so a call waits for it."""
         self._tokenizer, self._template, self._keeps_history = tokenizer, template, keeps_history
-        self.is_apart = is_apart
+        self.is_bounded = is_bounded
 
     @classmethod
     def of_model(cls, folder: Path, model: ModelSpec) -> Self:
@@ -61,7 +61,7 @@ class Wording:
                 "tokenizer_config.json); leave model.chat and model.chat_options empty, or add a template to it"
             )
         keeps_history = model.history == "as_generated"
-        return cls(texts.tokenizer, texts.template, keeps_history=keeps_history, is_apart=texts.are_apart)
+        return cls(texts.tokenizer, texts.template, keeps_history=keeps_history, is_bounded=texts.are_bounded)
 
     @property
     def is_by_template(self) -> bool:

@@ -41,8 +41,8 @@ class ModelTemplate(Protocol):
 class ModelTexts(NamedTuple):
     tokenizer: ModelTokenizer
     template: ModelTemplate | None
-    are_apart: bool = False
-    """In a process of their own: a call takes a fraction of a millisecond, and for a hostile text many seconds."""
+    are_bounded: bool = False
+    """In the bounded process: a call takes a fraction of a millisecond, and for a hostile text many seconds."""
 
 
 def open_texts(folder: Path, *, by_template: bool = False, options: Mapping[str, Any] | None = None) -> ModelTexts:
@@ -52,7 +52,7 @@ def open_texts(folder: Path, *, by_template: bool = False, options: Mapping[str,
         return ModelTexts(Tokenizer.from_folder(folder), own)
     process = text_process(folder, options or {})
     template = BoundedTemplate(process) if by_template and process.has_template() else None
-    return ModelTexts(BoundedTokenizer(process, process.describe().ends), template, are_apart=True)
+    return ModelTexts(BoundedTokenizer(process, process.describe().ends), template, are_bounded=True)
 
 
 def words_of(folder: Path) -> Mapping[str, int]:

@@ -38,15 +38,15 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def _row(own: ModelTexts, bounded: ModelTexts, num_tokens: int, rate: float) -> Row:
-    in_process, apart = _turn(own, num_tokens), _turn(bounded, num_tokens)
-    in_process_s, apart_s = _fastest_s(in_process, time.process_time), _fastest_s(apart, time.process_time)
+    in_process, in_bounded = _turn(own, num_tokens), _turn(bounded, num_tokens)
+    in_process_s, bounded_s = _fastest_s(in_process, time.process_time), _fastest_s(in_bounded, time.process_time)
     return {
         "tokens": num_tokens,
         "in_process_us": rounded(in_process_s * 1e6),
         "in_process_share": rounded(in_process_s * rate / num_tokens),
-        "apart_us": rounded(apart_s * 1e6),
-        "apart_share": rounded(apart_s * rate / num_tokens),
-        "apart_takes_us": rounded(_fastest_s(apart, time.monotonic) * 1e6),
+        "bounded_us": rounded(bounded_s * 1e6),
+        "bounded_share": rounded(bounded_s * rate / num_tokens),
+        "bounded_takes_us": rounded(_fastest_s(in_bounded, time.monotonic) * 1e6),
     }
 
 

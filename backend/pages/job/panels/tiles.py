@@ -145,7 +145,8 @@ def _held_out(job: Job, all_ends: Mapping[str, Ends]) -> HeldOut:
     if ends is None:
         return HeldOut(first=nothing, last=nothing, words="measured before and after training")
     (first_step, first), (last_step, last) = ends.first, ends.newest[-1]
-    if first_step > (starting_steps([job.pk]).get(job.pk, 0) if job.start_from else 0):
+    start = starting_steps([job.pk]).get(job.pk, 0) if job.start_from else 0
+    if first_step > start:
         return HeldOut(first=nothing, last=reward(last), words=_and("not measured before training", errors))
     if first_step == last_step:
         second = (

@@ -9,7 +9,7 @@ from threading import Event, current_thread
 import pytest
 
 from engine.live.body.loop import BodyCall
-from engine.live.rollout.text_work import TextsApart
+from engine.live.rollout.text_work import ThreadedTexts
 from engine.live.rollout.wording import DecodedTurn, Wording
 from engine.models.loading import DEMO_FOLDER
 from engine.models.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ class SlowWording(Wording):
     """Texts of another process; a turn's text takes until `may_decode` is set."""
 
     def __init__(self) -> None:
-        super().__init__(Tokenizer.from_folder(DEMO_FOLDER), None, is_apart=True)
+        super().__init__(Tokenizer.from_folder(DEMO_FOLDER), None, is_bounded=True)
         self.may_decode, self.is_decoding = Event(), Event()
         self.may_decode.set()
 
@@ -39,7 +39,7 @@ class SlowWording(Wording):
         return super().decode(ids)
 
 
-class ReplicaApart(Replica):
+class BoundedReplica(Replica):
     def __init__(self, environment: str, number: int = 0) -> None:
         self.wording, self.environment_name = SlowWording(), environment
         super().__init__(environment, number, wording=self.wording)
@@ -58,7 +58,7 @@ class ReplicaApart(Replica):
             self.turn()
 
 
-def finish(*replicas: ReplicaApart) -> dict[SampleKey, Trajectory]:
+def finish(*replicas: BoundedReplica) -> dict[SampleKey, Trajectory]:
     while sum(len(each.ended) for each in replicas) < len(SAMPLES):
         for each in replicas:
             each.turn()
@@ -70,14 +70,14 @@ def tokens_of(ended: dict[SampleKey, Trajectory]) -> dict[SampleKey, list[int]]:
 
 
 @pytest.fixture(params=["running_sums", "tool_sums"])
-def replica(request: pytest.FixtureRequest) -> Iterator[ReplicaApart]:
-    replica = ReplicaApart(request.param)
+def replica(request: pytest.FixtureRequest) -> Iterator[BoundedReplica]:
+    replica = BoundedReplica(request.param)
     replica.body.perform(StartSequences(tasks=(TASK,)))
     yield replica
     replica.wording.may_decode.set()
 
 
-def test_replica_decodes_on_while_a_text_is_awaited(replica: ReplicaApart) -> None:
+def test_replica_decodes_on_while_a_text_is_awaited(replica: BoundedReplica) -> None:
     replica.run_until_a_text_is_awaited()
     while any(engine.view().num_running for engine in replica.engines):
         replica.turn()
@@ -86,8 +86,8 @@ def test_replica_decodes_on_while_a_text_is_awaited(replica: ReplicaApart) -> No
     assert tokens_of(finish(replica)) == tokens_of(unmoved(replica.environment_name))
 
 
-def test_sample_that_moves_takes_its_awaited_text_along(replica: ReplicaApart) -> None:
-    host = ReplicaApart(replica.environment_name, number=1)
+def test_sample_that_moves_takes_its_awaited_text_along(replica: BoundedReplica) -> None:
+    host = BoundedReplica(replica.environment_name, number=1)
     replica.run_until_a_text_is_awaited()
     replica.wording.may_decode.set()
     replica.body.perform(HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0))
@@ -97,7 +97,7 @@ def test_sample_that_moves_takes_its_awaited_text_along(replica: ReplicaApart) -
     assert tokens_of(finish(replica, host)) == tokens_of(unmoved(replica.environment_name))
 
 
-def test_report_of_progress_has_every_sample(replica: ReplicaApart) -> None:
+def test_report_of_progress_has_every_sample(replica: BoundedReplica) -> None:
     replica.run_until_a_text_is_awaited()
     replica.wording.may_decode.set()
     order = ReportProgress(acknowledged=tuple(AcknowledgedProgress(key=key, sample_run=1) for key in KEYS))
@@ -106,7 +106,7 @@ def test_report_of_progress_has_every_sample(replica: ReplicaApart) -> None:
     assert {progress.key for progress in reported.progress} | replica.ended.keys() == KEYS
 
 
-def test_sample_with_an_awaited_text_goes_on_with_new_weights(replica: ReplicaApart) -> None:
+def test_sample_with_an_awaited_text_goes_on_with_new_weights(replica: BoundedReplica) -> None:
     replica.run_until_a_text_is_awaited()
     assert isinstance(replica.install(1, in_flight="keep", over=V0), WeightsInstalled)
     replica.wording.may_decode.set()
@@ -115,7 +115,7 @@ def test_sample_with_an_awaited_text_goes_on_with_new_weights(replica: ReplicaAp
     assert bool(several) == (replica.environment_name == "tool_sums")
 
 
-def test_text_that_fails_ends_its_sample_alone(replica: ReplicaApart, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_fails_ends_its_sample_alone(replica: BoundedReplica, monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[Sequence[int]] = []
 
     def fail_once(self: Tokenizer, ids: Sequence[int]) -> str:
@@ -132,7 +132,7 @@ def test_text_that_fails_ends_its_sample_alone(replica: ReplicaApart, monkeypatc
 
 def test_values_and_exceptions_arrive_in_order_on_the_callers_thread() -> None:
     calls: Queue[BodyCall] = Queue()
-    work, arrived = TextsApart(calls.put_nowait), list[object]()
+    work, arrived = ThreadedTexts(calls.put_nowait), list[object]()
 
     def then(value: object) -> None:
         arrived.append((type(value).__name__, current_thread()))
@@ -141,4 +141,5 @@ def test_values_and_exceptions_arrive_in_order_on_the_callers_thread() -> None:
         work.begin(piece, then)
     work.settle()
     assert arrived == [(name, current_thread()) for name in ("int", "IndexError", "str")]
-    assert calls.qsize() == 3
+    for _ in range(3):
+        calls.get(timeout=WITHIN_S)

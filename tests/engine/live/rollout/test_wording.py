@@ -15,7 +15,7 @@ from engine.inference.torch_engine import TorchRolloutEngine
 from engine.live.environment.turns import Answer, Ask
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.samples import Samples
-from engine.live.rollout.text_work import TextsHere
+from engine.live.rollout.text_work import InlineTexts
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.rollout.wording import Wording
 from engine.live.texts.model_texts import BoundedTokenizer
@@ -268,7 +268,7 @@ class Talking:
             spec=JobSpec.model_validate(document),
             slots=slots,
             wording=wording,
-            text_work=TextsHere(),
+            text_work=InlineTexts(),
             open_turns=open_turns,
         )
         self.open_turns = open_turns
