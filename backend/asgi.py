@@ -2,7 +2,6 @@
 
 import os
 
-from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.urls import path, re_path
 
@@ -29,6 +28,6 @@ sockets = URLRouter(
 application = ProtocolTypeRouter(
     {
         "http": limit_bodies(django_application),  # type: ignore[arg-type]  # Django calls its scope a dict
-        "websocket": only_from(settings.CSRF_TRUSTED_ORIGINS[0], without_hostile_cookies(AuthMiddlewareStack(sockets))),
+        "websocket": only_from(settings.CSRF_TRUSTED_ORIGINS[0], without_hostile_cookies(sockets)),
     }
 )

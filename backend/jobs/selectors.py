@@ -6,6 +6,7 @@ Invariant: an object of another team is answered exactly like one that does not 
 import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db.models import F, QuerySet, Sum
 from django.db.models.functions import Coalesce
@@ -46,6 +47,17 @@ def attempts_of(job: Job) -> QuerySet[JobAttempt]:
 def starting_steps(jobs: Iterable[str]) -> dict[str, int]:
     """By job, the step of the checkpoint that its first attempt started from; 0: it started from the base model."""
     return dict(JobAttempt.objects.filter(job__in=jobs, n=1).values_list("job", "resume_step"))
+
+
+class WatchedJob(NamedTuple):
+    team_id: str
+    cursor: int
+
+
+def watched_jobs(job_ids: Iterable[str]) -> dict[str, WatchedJob]:
+    """Those that exist, with their current cursor. The caller checks the team."""
+    known = Job.objects.filter(pk__in=[job_id for job_id in job_ids if _JOB_ID.fullmatch(job_id)])
+    return {pk: WatchedJob(team_id, cursor) for pk, team_id, cursor in known.values_list("pk", "team_id", "cursor")}
 
 
 def the_job(viewer: Team | User, job_id: str) -> Job:

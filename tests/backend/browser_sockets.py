@@ -6,7 +6,7 @@ the marker and concerns a socket reaches that socket before the marker does.
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,7 +18,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from backend.accounts.models import User
 from backend.jobs.lifecycle import LIVE_CHANNEL
+from backend.jobs.selectors import WatchedJob
+from backend.telemetry.live import consumers
 from backend.telemetry.live.hub import Inbox
+from backend.telemetry.live.reads import reads
 from tests.uvicorn_server import run_uvicorn
 from tests.waiting import eventually
 
@@ -102,6 +105,7 @@ _offer = Inbox.offer
 def _offer_markers_too(inbox: Inbox, team: str, job: str, cursor: int) -> None:
     if job == MARKER:
         inbox.jobs[MARKER] = team
+        inbox._news.pop(MARKER, None)  # an older one that still waits would lend it its place in front
     _offer(inbox, team, job, cursor)
     inbox.jobs.pop(MARKER, None)  # access to this one is never checked
 
@@ -127,3 +131,21 @@ def watch(server: str) -> Iterator[Callable[..., Watcher]]:
             return watcher
 
         yield open_socket
+
+
+def after_look_up(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], Awaitable[None]]) -> None:
+    """Once, after the query of the next job to watch, and before its result is used."""
+    is_due = [True]
+
+    class Delayed:
+        def __init__(self) -> None:
+            self.rights, self.news = reads().rights, reads().news
+
+        async def jobs(self, job_id: str) -> WatchedJob | None:
+            found = await reads().jobs(job_id)
+            if is_due:
+                is_due.clear()
+                await happens(job_id)
+            return found
+
+    monkeypatch.setattr(consumers, "reads", Delayed)

@@ -64,7 +64,7 @@ def test_tied_head_a_small_step_behind_is_named_where_the_probe_passes(
     assert manifest.probe is not None
     engine.install(versions.first)
     if not computes_with_a_copy(layers_of(engine)["lm_head"]):
-        pytest.skip("vLLM packs no bfloat16 head on this processor")
+        pytest.skip("not on this processor: vLLM packs no bfloat16 head here")
     with monkeypatch.context() as unrepaired:
         unrepaired.setattr(vllm_weights, "_tied_heads", lambda model: [])
         with pytest.raises(OtherWeights, match=r"version 1: .* 1 of \d+ tensors .*: model\.embed_tokens\.weight\."):

@@ -7,7 +7,7 @@ Invariants:
 - a row is deleted with its session, however that ends; a new key of the same session keeps its beginning.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -38,10 +38,9 @@ def is_over(row: SignedIn, *, now: datetime) -> bool:
     return row.seen_at < now - idle_limit() or row.began_at < now - whole_limit()
 
 
-def is_live(session_key: str) -> bool:
-    """For a socket of an existing session. A session without a request since this table was introduced has no row."""
-    row = _with_time().filter(pk=session_key).first()
-    return row is None or not is_over(row, now=row.now)
+def over_among(keys: Collection[str]) -> set[str]:
+    """Those at their limits. A session without a request since this table was introduced has no row, and is not."""
+    return {row.pk for row in _with_time().filter(pk__in=keys) if is_over(row, now=row.now)}
 
 
 def follow_sessions(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[..., HttpResponseBase]:

@@ -20,7 +20,7 @@ from django.shortcuts import render
 from backend.borders.wall import FOR_PROGRAMS
 
 PAGES_A_MINUTE: Final = 3_000  # as for a key's reads; fifty tabs that poll once a second
-_WINDOW_S: Final = 60.0
+WINDOW_S: Final = 60.0
 
 
 class Pace:
@@ -31,12 +31,12 @@ class Pace:
         self._guard = threading.Lock()
         self._full_at: dict[object, float] = {}
 
-    def wait_s(self, person: object, *, a_minute: float) -> float:
-        """Counts a request and returns 0, or returns the seconds until one may pass."""
+    def wait_s(self, person: object, *, most: float, window_s: float = WINDOW_S) -> float:
+        """Counts a request and returns 0, or returns the seconds until one may pass. `most`: in a window."""
         with self._guard:
             now = self._clock()
-            full_at = max(self._full_at.get(person, now), now) + _WINDOW_S / a_minute
-            late_s = full_at - now - _WINDOW_S
+            full_at = max(self._full_at.get(person, now), now) + window_s / most
+            late_s = full_at - now - window_s
             if late_s <= 1e-6:  # rounding error
                 self._full_at[person] = full_at
                 return 0.0
@@ -53,7 +53,7 @@ def keep_pace(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callab
         if request.path.startswith(FOR_PROGRAMS) or not request.user.is_authenticated:
             return get_response(request)
         a_minute = max(1.0, PAGES_A_MINUTE * settings.ENVIRONMENT.rate_scale)
-        wait_s = math.ceil(pace.wait_s(request.user.pk, a_minute=a_minute))
+        wait_s = math.ceil(pace.wait_s(request.user.pk, most=a_minute))
         if not wait_s:
             return get_response(request)
         context = {"wait_s": wait_s, "a_minute": int(a_minute)}

@@ -4,14 +4,14 @@
     bytes sent     the team's bucket of kibibytes, also from a page: specs, and stored responses
     a submission   also the team's bucket of submissions, also from a page
     a stream       also the team's bucket of streams
-    a query        on a socket: the team's bucket of those
+    a look-up      on a socket: the team's bucket of those, in each web process (`telemetry.live.consumers`)
     unknown key    the bucket of the client's address
 
-Counted by `counters`, so exact with any number of web processes. A key has its own bucket only so that one program of a
-team leaves capacity to the others: a team's limits do not grow with the number of its keys.
+All but look-ups are counted by `counters`, so exact with any number of web processes. A key has its own bucket only so
+that one program of a team leaves capacity to the others: a team's limits do not grow with the number of its keys.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -66,11 +66,6 @@ def take(rate: Rate, *, of: str) -> Allowance:
 def take_sent(num_bytes: int, *, of: str) -> Allowance:
     """Counts the bytes that a team sent through a page. Raises `RateExceeded`."""
     return _refuse_exceeded(_count_uses([(SENT, of)], kibibytes=_round_up_kibibytes(num_bytes)))
-
-
-def may_look_up(teams: Iterable[str]) -> bool:
-    """Counts a query of a user of these teams; whether it is allowed."""
-    return all(_count_uses([(LOOK_UPS, team)]).allowed for team in sorted(teams))
 
 
 def _count_uses(rates: Sequence[tuple[Rate, str]], *, kibibytes: int = 1) -> Allowance:

@@ -16,6 +16,7 @@ from backend.jobs.selectors import job_visible_to
 from backend.pages.job.contents import content_of, drawn_on, frame_of, regions_of
 from backend.pages.job.control_views import job_acted_on
 from backend.pages.job.log_lines import log_of
+from backend.pages.job.news import PageNews, page_news
 from backend.pages.job.panels.snapshot import Snapshot, snapshot_of
 from backend.pages.job.panels.tiles import Tiles, tiles_of
 from backend.pages.job.panels.verdict_line import VerdictLine, verdict_line_of
@@ -23,16 +24,7 @@ from backend.pages.job.tabs import tab_of, tabs_of
 from backend.pages.trajectories.reading import newest_step_to_read
 from backend.pages.trajectories.tab import reading_part
 from backend.pages.views import user_of
-from backend.telemetry.live.pulls import live_delta
-from backend.telemetry.representations import JobSummary, LiveDelta
-
-
-class PageNews(LiveDelta):
-    """The response to a page's pull: everything new, and the current tiles."""
-
-    tiles: Tiles
-    verdict: str
-    """Identifies the current verdict: when it changes, `?part=verdict` returns another one."""
+from backend.telemetry.representations import JobSummary
 
 
 @require_safe
@@ -79,12 +71,7 @@ def live(request: HttpRequest, job_id: str) -> HttpResponse:
     after = read_count(request.GET.get("after", "0"))
     if after is None:
         return JsonResponse({"detail": "after: a cursor, a whole number"}, status=422)
-    news = live_delta(job, after)
-    job.refresh_from_db()  # tiles are never older than the points in the same response
-    verdict = verdict_line_of(job)
-    tiles = verdict.calmed(tiles_of(job, now=database_now()))
-    answer = PageNews(**dict(news), tiles=tiles, verdict=verdict.stands)
-    return HttpResponse(answer.model_dump_json(), content_type="application/json")
+    return HttpResponse(page_news(job, after).model_dump_json(), content_type="application/json")
 
 
 def _live_seed(job: Job, snapshot: Snapshot, tiles: Tiles, verdict: VerdictLine) -> dict[str, object]:

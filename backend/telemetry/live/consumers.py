@@ -1,43 +1,43 @@
-"""The browser's socket: subscribes to jobs and is nudged when they have news.
+"""The browser's socket: subscribes to jobs, is nudged when they have news, and answers a page's pull.
 
     in:  {"watch": "job_…"}   {"unwatch": "job_…"}   {"watch_team": true}
-    out: {"job": "job_…", "cursor": 812}   pull everything after your cursor
-         {"pull": true}                    news may be missed: pull everything that you watch
-         {"beat": 0.8}                     no other news: everything committed up to 0.8 s ago was announced
-         {"error": "not_found", "job": "job_…"}
+         {"pull": "job_…", "after": 811}             of a watched job, everything after a cursor
+    out: {"job": "job_…", "cursor": 812}             the job has news: pull everything after your cursor
+         {"job": "job_…", "after": 811, "news": {…}} the answer to a pull, as over HTTP
+         {"pull": true}                              news may be missed: pull everything that you watch
+         {"beat": 0.8}                               no other news: all that was committed 0.8 s ago was announced
+         {"job": "job_…", "error": "not_found"}      or too_many (watched), too_often (pulled), unavailable (database)
+
+A page pulls over its socket: the socket's rights are known, and pages that want the same are answered together, for a
+tenth of what a request costs (decisions.md).
 
 Invariants:
-- the right to watch is checked in the database at every subscription, every 30 s, and at once when the session, the
-  user or a membership changes, again if that happens during a look-up; no frame is sent between the notice of such a
-  change and the check;
+- the rights are read from the database when the socket opens, every 30 s, and at once when the session, the user or a
+  membership changes; no frame of a job is sent between the notice of such a change and the check;
 - another team's job is answered like one that does not exist;
-- sockets and look-ups are limited per team, however many people and sessions it has;
-- a slow reader costs memory for one cursor per job, and delays no other reader.
+- sockets and look-ups are limited per team, however many people and sessions it has; pulls per user, as over HTTP;
+- a slow reader costs memory for one cursor per job and one answer, and delays no other reader.
 """
 
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from channels.auth import get_user
-from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.contrib.auth.models import AnonymousUser
-from django.contrib.sessions.backends.db import SessionStore
+from django.conf import settings
 from django.db import DatabaseError, InterfaceError
+from django.http.cookie import parse_cookie
 
-from backend.accounts.models import User
-from backend.accounts.selectors import teams_of
-from backend.accounts.sessions.following import is_live
+from backend.accounts.sessions.pace import PAGES_A_MINUTE, Pace, pace
+from backend.accounts.sessions.rights import SessionRights
+from backend.api.limits import rate_limit
 from backend.api.limits.places import Limits, Places
-from backend.api.limits.rate_limit import may_look_up
 from backend.errors import Refusal
-from backend.jobs.models import Job
-from backend.jobs.selectors import job_visible_to
 from backend.telemetry.live.hub import Inbox, hub, session_notice, user_notice
-from backend.telemetry.selectors import current_cursor
+from backend.telemetry.live.reads import reads
 
 log = logging.getLogger(__name__)
 
@@ -50,84 +50,124 @@ MOST_WATCHED = 50
 # Measured with a thousand per process. Three teams at their limit leave room for a fourth.
 MOST_OF_A_TEAM, MOST_IN_A_PROCESS = 250, 1_000
 MOST_CHARS = 1_000
+LARGEST_CURSOR = 2**63 - 1
 CLOSE_BAD_FRAME, CLOSE_NOT_ALLOWED, CLOSE_TRY_LATER = 4400, 4403, 1013
 
 
+NO_DATABASE = (DatabaseError, InterfaceError)
+
 open_sockets = Places(lambda: Limits(of_a_team=MOST_OF_A_TEAM, of_a_process=MOST_IN_A_PROCESS))
+look_ups = Pace()
 
 
 class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels ships no types
+    _rights: SessionRights
+    _inbox: Inbox
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self._session_key: str = scope["session"].session_key or ""
-        self._inbox = Inbox(user=user_notice(scope["user"].pk), session=session_notice(self._session_key))
         async with AsyncExitStack() as self._open:  # whatever a handler raises, the socket leaves the hub
             await super().__call__(scope, receive, send)
 
     async def connect(self) -> None:
-        if not self.scope["user"].is_authenticated:
+        self._session_key = _session_key(self.scope)
+        num_changes = hub().num_changes
+        if not await self._may_open():
             await self.close()  # before accept: the handshake gets a 403
             return
-        try:
-            self._counted = await _teams(self.scope["user"]) or frozenset({self.scope["user"].public_id})
-            self._open.callback(open_sockets.take(self._counted))
-        except Refusal:
-            await self.close()
-            return
         await self.accept()
+        self._inbox = Inbox(user=user_notice(self._rights.user_id), session=session_notice(self._session_key))
         await self._open.enter_async_context(hub().joined(self._inbox))
+        if hub().num_changes != num_changes:
+            self._inbox.recheck()
         delivering = asyncio.create_task(self._deliver())
         self._open.callback(delivering.cancel)
+
+    async def _may_open(self) -> bool:
+        try:
+            rights = await reads().rights(self._session_key) if self._session_key else None
+            if rights is None:
+                return False
+            self._rights = rights
+            self._counted = rights.teams or frozenset({rights.public_id})
+            self._open.callback(open_sockets.take(self._counted))
+        except Refusal:
+            return False
+        except NO_DATABASE as error:
+            log.warning("live socket refused, cannot read its rights: %s", str(error).strip())
+            return False
+        return True
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         match _parse(text_data):
             case {"watch": str(job_id)}:
                 if await self._may_look_up():
-                    await self._watch(job_id)
+                    await self._or_unavailable(job_id, self._watch(job_id))
             case {"unwatch": str(job_id)}:
                 self._inbox.jobs.pop(job_id, None)
             case {"watch_team": bool(wanted)}:
                 if await self._may_look_up():
-                    await self._watch_teams(wanted)
+                    self._inbox.teams = self._rights.teams if wanted else frozenset()
+                    self._inbox.miss()
+            case {"pull": str(job_id), "after": int(after)} if 0 <= after <= LARGEST_CURSOR:
+                await self._or_unavailable(job_id, self._pull(job_id, after))
             case _:
                 await self.close(CLOSE_BAD_FRAME)
 
     async def _may_look_up(self) -> bool:
-        """Counted by team. A client over the limit is disconnected, and reconnects later by itself."""
-        allowed: bool = await database_sync_to_async(may_look_up)(self._counted)
-        if not allowed:
-            await self.close(CLOSE_TRY_LATER)
-        return allowed
+        """Counted by team, in this process. A client over the limit is disconnected, and reconnects later by itself."""
+        rate = rate_limit.LOOK_UPS
+        most = max(1.0, rate.limit * settings.ENVIRONMENT.rate_scale)
+        for team in sorted(self._counted):
+            if look_ups.wait_s(team, most=most, window_s=rate.window_s):
+                await self.close(CLOSE_TRY_LATER)
+                return False
+        return True
 
-    async def _watch_teams(self, wanted: bool) -> None:
-        num_notices = self._inbox.num_notices
-        self._inbox.teams = await _teams(self.scope["user"]) if wanted else frozenset()
-        self._recheck_since(num_notices)
-        self._inbox.miss()
+    async def _or_unavailable(self, job_id: str, doing: Awaitable[str | None]) -> None:
+        """Sends the refusal that `doing` returns."""
+        try:
+            refusal = await doing
+        except NO_DATABASE as error:
+            log.warning("live socket could not read a job: %s", str(error).strip())
+            refusal = "unavailable"
+        if refusal:
+            await self._send({"error": refusal, "job": job_id[:40]})
 
-    def _recheck_since(self, num_notices: int) -> None:
-        """The check of a notice during a look-up did not see the new subscription, and the look-up not the change."""
-        if self._inbox.num_notices != num_notices:
-            self._inbox.recheck()
-
-    async def _watch(self, job_id: str) -> None:
-        num_notices = self._inbox.num_notices
-        job = await _visible_job(self.scope["user"], job_id)
-        if job is None or len(self._inbox.jobs) >= MOST_WATCHED:
-            await self._send({"error": "not_found" if job is None else "too_many", "job": job_id[:40]})
-            return
-        team = self._inbox.jobs[job_id] = job.team_id
-        self._recheck_since(num_notices)
+    async def _watch(self, job_id: str) -> str | None:
+        job = await reads().jobs(job_id)
+        if job is None or job.team_id not in self._rights.teams:
+            return "not_found"
+        if len(self._inbox.jobs) >= MOST_WATCHED:
+            return "too_many"
+        # A check of rights that runs or comes looks at this subscription, too, and no frame is sent before its end.
+        self._inbox.jobs[job_id] = job.team_id
         # Reads the cursor after subscribing: earlier notifications had no receiver.
-        self._inbox.offer(team, job_id, await _cursor(job))
+        current = await reads().jobs(job_id)
+        self._inbox.offer(job.team_id, job_id, current.cursor if current else job.cursor)
+        return None
+
+    async def _pull(self, job_id: str, after: int) -> str | None:
+        if job_id not in self._inbox.jobs:
+            return "not_found"
+        most = max(1.0, PAGES_A_MINUTE * settings.ENVIRONMENT.rate_scale)
+        if pace.wait_s(self._rights.user_id, most=most):
+            return "too_often"
+        news = await reads().news((job_id, after))
+        if news is None:
+            return "not_found"
+        self._inbox.answer(f'{{"job": "{job_id}", "after": {after}, "news": {news}}}')
+        return None
 
     async def _deliver(self) -> None:
         try:
-            while await self._is_still_allowed():
+            while True:
                 await self._send_until_recheck()
-            await self.close(CLOSE_NOT_ALLOWED)
+                if not await self._is_still_allowed():
+                    await self.close(CLOSE_NOT_ALLOWED)
+                    return
         except OSError:  # the browser disconnected during a send; `disconnect` follows
             return
-        except (DatabaseError, InterfaceError) as error:
+        except NO_DATABASE as error:
             log.warning("live socket closed, cannot check its rights: %s", str(error).strip())
             await self.close(CLOSE_TRY_LATER)
 
@@ -166,13 +206,11 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
 
     async def _is_still_allowed(self) -> bool:
         self._inbox.must_recheck = False  # reset first: a later notice is a reason for another check
-        user: User | AnonymousUser = await get_user({"session": SessionStore(self._session_key)})
-        if isinstance(user, AnonymousUser) or not user.is_authenticated:
+        rights = await reads().rights(self._session_key)
+        if rights is None:
             return False
-        if not await database_sync_to_async(is_live)(self._session_key):
-            return False
-        teams = await _teams(user)
-        return self._inbox.teams <= teams and teams.issuperset(self._inbox.jobs.values())
+        self._rights = rights
+        return self._inbox.teams <= rights.teams and rights.teams.issuperset(self._inbox.jobs.values())
 
     async def _send(self, frame: dict[str, Any]) -> None:
         await self.send(text_data=json.dumps(frame))
@@ -187,16 +225,6 @@ def _parse(text: str | None) -> object:
         return None
 
 
-async def _visible_job(user: User, job_id: str) -> Job | None:
-    job: Job | None = await database_sync_to_async(job_visible_to)(user, job_id)
-    return job
-
-
-async def _cursor(job: Job) -> int:
-    cursor: int = await database_sync_to_async(current_cursor)(job)
-    return cursor
-
-
-async def _teams(user: User) -> frozenset[str]:
-    teams: frozenset[str] = await database_sync_to_async(lambda: frozenset(team.pk for team in teams_of(user)))()
-    return teams
+def _session_key(scope: Any) -> str:
+    cookies = [value.decode("latin1") for name, value in scope["headers"] if name == b"cookie"]
+    return parse_cookie("; ".join(cookies)).get(settings.SESSION_COOKIE_NAME, "")

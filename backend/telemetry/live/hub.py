@@ -55,8 +55,7 @@ class Inbox:
         self.teams: frozenset[str] = frozenset()
         """Teams whose jobs are all watched."""
         self.must_recheck = False
-        self.num_notices = 0
-        """Rechecks so far: a look-up that overlapped with one may be older than the change."""
+        self._answer: str | None = None
         self._news: dict[str, int] = {}
         self._pull_everything = False
         self._woken = asyncio.Event()
@@ -77,7 +76,11 @@ class Inbox:
 
     def recheck(self) -> None:
         self.must_recheck = True
-        self.num_notices += 1
+        self._woken.set()
+
+    def answer(self, text: str) -> None:
+        """The response to the reader's newest pull. It replaces an earlier one that was not sent yet."""
+        self._answer = text
         self._woken.set()
 
     async def wait(self) -> None:
@@ -87,9 +90,10 @@ class Inbox:
     def take(self) -> list[str]:
         """The frames to send."""
         self._woken.clear()
-        frames = [PULL_EVERYTHING] if self._pull_everything else []
+        frames = [self._answer] if self._answer is not None else []
+        frames += [PULL_EVERYTHING] if self._pull_everything else []
         frames += [_nudge(job, cursor) for job, cursor in self._news.items()]
-        self._pull_everything = False
+        self._answer, self._pull_everything = None, False
         self._news.clear()
         return frames
 
@@ -102,6 +106,9 @@ class Hub:
         self._inboxes: set[Inbox] = set()
         self._listening: asyncio.Task[None] | None = None
         self._current_at = -math.inf
+        self.num_changes = 0
+        """Rises with every change of rights, of whomever, and when changes may have been missed: rights that were read
+        before a rise may be outdated."""
 
     @property
     def num_sockets(self) -> int:
@@ -135,6 +142,7 @@ class Hub:
                     await db.execute(f"LISTEN {LIVE_CHANNEL}; LISTEN {AUTH_CHANNEL}")
                     pause_s = FIRST_PAUSE_S
                     self._current_at = asyncio.get_running_loop().time()
+                    self.num_changes += 1
                     for inbox in self._inboxes:
                         inbox.miss()
                         inbox.recheck()
@@ -158,6 +166,7 @@ class Hub:
 
     def _dispatch(self, channel: str, payload: str) -> None:
         if channel == AUTH_CHANNEL:
+            self.num_changes += 1
             for inbox in self._inboxes:
                 if payload in {inbox.user, inbox.session}:
                     inbox.recheck()

@@ -14,6 +14,7 @@ from backend.feeds.streaming import Pulled, frame
 from backend.jobs.models import Job
 from backend.telemetry.live import consumers
 from backend.telemetry.live.hub import Hub, Inbox
+from tests.backend.browser_sockets import after_look_up
 
 
 class Secrets:
@@ -49,9 +50,11 @@ def test_frames_read_before_a_revocation_are_not_sent() -> None:
     assert read(Inbox(user="user 1", session="key 1"), [True, True]) == ["first", "second"]
 
 
-@pytest.fixture
-def lose_membership_in_look_up(bob: User, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Wraps a look-up: after its query and before its result, bob leaves, and the hub announces it."""
+@pytest.mark.parametrize("check", ["ends first", "ends last"])
+def test_removal_during_a_look_up_ends_the_subscription(
+    watch: Any, bob: User, job: Job, monkeypatch: pytest.MonkeyPatch, check: str
+) -> None:
+    """Bob leaves after the job was looked up. The check of that notice ends before he is subscribed, or after it."""
     noticed, checked = threading.Event(), threading.Event()
     dispatched, allowed = Hub._dispatch, consumers.LiveConsumer._is_still_allowed
 
@@ -60,39 +63,27 @@ def lose_membership_in_look_up(bob: User, monkeypatch: pytest.MonkeyPatch) -> An
         noticed.set()
 
     async def is_still_allowed(consumer: Any) -> bool:
+        while check == "ends last" and job.pk not in consumer._inbox.jobs:
+            await asyncio.sleep(0.01)
         is_allowed = await allowed(consumer)
         if noticed.is_set():
             checked.set()
         return is_allowed
 
-    def wrap(name: str) -> None:
-        look_up = getattr(consumers, name)
+    async def leave(job_id: str) -> None:
+        await database_sync_to_async(lambda: Membership.objects.filter(user=bob).delete())()
+        assert await asyncio.to_thread(noticed.wait, 60)
+        if check == "ends first":
+            assert await asyncio.to_thread(checked.wait, 60)
 
-        async def delayed(user: User, *arguments: Any) -> Any:
-            result = await look_up(user, *arguments)
-            if not noticed.is_set() and threads["armed"]:
-                threads["armed"] = False
-                await database_sync_to_async(lambda: Membership.objects.filter(user=bob).delete())()
-                assert await asyncio.to_thread(noticed.wait, 60)
-                assert await asyncio.to_thread(checked.wait, 60), "the check of the notice has passed"
-            return result
-
-        monkeypatch.setattr(Hub, "_dispatch", dispatch)
-        monkeypatch.setattr(consumers.LiveConsumer, "_is_still_allowed", is_still_allowed)
-        monkeypatch.setattr(consumers, name, delayed)
-        noticed.clear()
-        threads["armed"] = True
-
-    threads = {"armed": False}
-    return wrap
-
-
-def test_job_subscribed_during_a_removal_closes_the_socket(
-    watch: Any, bob: User, job: Job, lose_membership_in_look_up: Any
-) -> None:
     watcher = watch(bob)
     watcher.settle()
-    lose_membership_in_look_up("_visible_job")
+    monkeypatch.setattr(Hub, "_dispatch", dispatch)
+    monkeypatch.setattr(consumers.LiveConsumer, "_is_still_allowed", is_still_allowed)
+    after_look_up(monkeypatch, leave)
     watcher.say({"watch": job.pk})
-    code, frames = watcher.closed_with()
-    assert code == consumers.CLOSE_NOT_ALLOWED and not [each for each in frames if "cursor" in each]
+    if check == "ends first":
+        assert watcher.hear() == {"error": "not_found", "job": job.pk}
+    else:
+        code, frames = watcher.closed_with()
+        assert code == consumers.CLOSE_NOT_ALLOWED and not [each for each in frames if "cursor" in each]

@@ -2,14 +2,15 @@
 
     python -m infra.local.testing -- python -m tests.bench.site.open_pages [--pages 1000]
 
-Real throughout: uvicorn, Postgres, a socket and a connection for each page, with a session's cookie. Every page does
-what lib/live.js does: it pulls on a lost socket and on an opened one, tries again about 1.25 s after a failure, and
-within 3 s of a try that hangs. The server is ended by SIGTERM, the job moves on, a new server starts; the time counts
-from its first answer. One page that is not equal at the end fails the bench.
+Real throughout: uvicorn, Postgres, a socket for each page, a session for every four. Every page does what lib/live.js
+does: it connects again, is told the newest cursor, and pulls over its socket; without one it pulls over HTTP, every
+15 s while its socket was only refused, else within 3 s of a try that hangs. The server gets SIGTERM, the job moves
+on, a new server starts; the time counts from its first answer. One page that is not equal at the end fails the bench.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -30,11 +31,12 @@ from websockets.typing import Origin
 
 from tests.bench.site.ingest import machine
 from tests.bench.site.served import Site, laminar, served, uvicorn
-from tests.bench.site.sockets import prepare
+from tests.bench.site.sockets import prepare, signed_in
 
 NUM_READERS = 2  # processes that hold the pages: one alone would measure itself
-TRY_EVERY_S, AFTER_FAILURE_S, POLL_S = 3.0, 1.25, 3.0  # as in lib/live.js
-FIRST_PAUSE_S, LONGEST_PAUSE_S, DEAF_AFTER_S = 0.5, 2.0, 4.0  # as in lib/socket.js
+TRY_EVERY_S, AFTER_FAILURE_S, SAFETY_NET_S, SOCKET_PATIENCE_S = 3.0, 1.25, 15.0, 10.0  # as in lib/live.js
+FIRST_PAUSE_S, LONGEST_PAUSE_S, DEAF_AFTER_S, CONNECTS_WITHIN_S = 0.5, 2.0, 4.0, 8.0  # as in lib/socket.js
+PAGES_OF_A_SESSION = 4
 OPENS_WITHIN_S = 60.0
 GIVES_UP_AFTER_S = 90.0
 
@@ -44,7 +46,7 @@ class Order:
     """For one reader process, which reports when all its pages are open, and each page's time once it has `wanted`."""
 
     url: str
-    cookie: str
+    cookies: list[str]
     job: str
     num_pages: int
     wanted: int
@@ -68,9 +70,10 @@ def main() -> int:
 
 
 def measure(site: Site, num_pages: int) -> dict[str, Any]:
-    [job], cookie = prepare(site, 1)
+    [job], _ = prepare(site, 1)
+    cookies = [signed_in() for _ in range(num_pages // NUM_READERS // PAGES_OF_A_SESSION + 1)]
     now = moved_on(job, by=0)
-    order = {"url": site.url, "cookie": cookie, "job": job, "num_pages": num_pages // NUM_READERS, "wanted": now + 7}
+    order = {"url": site.url, "cookies": cookies, "job": job, "num_pages": num_pages // NUM_READERS, "wanted": now + 7}
     readers = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.bench.site.open_pages", "--reader", json.dumps(order | {"seed": seed})],
@@ -94,7 +97,7 @@ def measure(site: Site, num_pages: int) -> dict[str, Any]:
         "median_s": round(statistics.median(late), 2),
         "p95_s": round(late[int(0.95 * len(late))], 2),
         "longest_s": round(late[-1], 2),
-        "pulls": sum(answer["num_pulls"] for answer in answers),
+        "pulls_over_http": sum(answer["num_pulls"] for answer in answers),
         "num_missing": num_pages - len(late),
     }
 
@@ -113,7 +116,10 @@ def moved_on(job: str, *, by: int) -> int:
 
 async def read(order: Order) -> None:
     chance = random.Random(order.seed)
-    pages = [OpenPage(order, random.Random(chance.random())) for _ in range(order.num_pages)]
+    pages = [
+        OpenPage(order, cookie, random.Random(chance.random()))
+        for cookie, _ in zip(itertools.cycle(order.cookies), range(order.num_pages), strict=False)
+    ]
     opening = asyncio.Semaphore(20)
     living = [asyncio.create_task(page.live(opening)) for page in pages]
     async with asyncio.timeout(OPENS_WITHIN_S + order.num_pages / 10):
@@ -129,56 +135,90 @@ async def read(order: Order) -> None:
 
 
 class OpenPage:
-    def __init__(self, order: Order, chance: random.Random) -> None:
-        self._order, self._chance = order, chance
-        self.was_open, self.is_equal, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    def __init__(self, order: Order, cookie: str, chance: random.Random) -> None:
+        self._order, self._cookie, self._chance = order, cookie, chance
+        self.was_open, self.is_equal = asyncio.Event(), asyncio.Event()
+        self._wanted, self._may_go_on, self._answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.equal_at: float | None = None
         self.num_pulls = self._cursor = 0
-        self._is_socket_open = False
+        self._socket: Any = None
+        self._was_deaf = False
 
     async def live(self, opening: asyncio.Semaphore) -> None:
         async with opening:
             await self._pull()
-            socket = await self._connect(OPENS_WITHIN_S)
+            await self._connect(OPENS_WITHIN_S)
         self.was_open.set()
-        await asyncio.gather(self._keep_socket(socket), self._keep_up())
+        await asyncio.gather(self._keep_socket(), self._keep_up())
 
-    async def _connect(self, patience_s: float = DEAF_AFTER_S) -> Any:
+    async def _connect(self, patience_s: float = CONNECTS_WITHIN_S) -> None:
         url = self._order.url.replace("http", "ws") + "/ws/live"
-        headers = {"Cookie": self._order.cookie}
+        headers = {"Cookie": self._cookie}
         socket = await connect(
             url, origin=Origin(self._order.url), additional_headers=headers, open_timeout=patience_s, compression=None
         )
         await socket.send(json.dumps({"watch": self._order.job}))
-        self._is_socket_open = True
-        return socket
+        self._socket = socket
 
-    async def _keep_socket(self, socket: Any) -> None:
+    async def _keep_socket(self) -> None:
         pause = FIRST_PAUSE_S
         while True:
-            with suppress(ConnectionClosed, TimeoutError):
+            try:
                 while True:
-                    said = json.loads(await asyncio.wait_for(socket.recv(), DEAF_AFTER_S))
-                    if said.get("cursor", 0) > self._cursor or "pull" in said:
-                        self._wanted.set()
-            self._is_socket_open = False
-            self._wanted.set()
-            while not self._is_socket_open:
+                    self._hear(json.loads(await asyncio.wait_for(self._socket.recv(), DEAF_AFTER_S)))
+            except TimeoutError:
+                self._was_deaf = True
+                await self._socket.close()
+            except ConnectionClosed:
+                pass
+            self._socket = None
+            self._may_go_on.set()
+            while self._socket is None:
                 await asyncio.sleep(self._about(pause))
                 pause = min(LONGEST_PAUSE_S, 2 * pause)
-                with suppress(OSError, TimeoutError, InvalidHandshake, ConnectionClosed):
-                    socket = await self._connect()
+                try:
+                    await self._connect()
+                except TimeoutError:
+                    self._was_deaf = True
+                except (OSError, InvalidHandshake, ConnectionClosed):
+                    pass
             pause = FIRST_PAUSE_S
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        self._was_deaf = False
+        if said.get("after") == self._cursor and "news" in said:
+            self._is_now_at(said["news"]["cursor"])
+            self._answered.set()
+            self._may_go_on.set()
+        elif said.get("cursor", 0) > self._cursor or "pull" in said:
             self._wanted.set()
 
     async def _keep_up(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), None if self._is_socket_open else POLL_S)
+                await asyncio.wait_for(self._wanted.wait(), SAFETY_NET_S)
+            while self._socket is None and not self._was_deaf:
+                await asyncio.sleep(0.1)  # the socket returns; its first frame says whether there is news
             self._wanted.clear()
-            if not await self._tried():
+            if not await (self._asked() if self._socket is not None else self._tried()):
                 self._wanted.set()
                 await asyncio.sleep(self._about(AFTER_FAILURE_S))
+
+    async def _asked(self) -> bool:
+        """Over the socket. False: it was lost, or is too slow."""
+        self._answered.clear()
+        self._may_go_on.clear()
+        with suppress(TimeoutError, ConnectionClosed, AttributeError):
+            async with asyncio.timeout(SOCKET_PATIENCE_S):
+                await self._socket.send(json.dumps({"pull": self._order.job, "after": self._cursor}))
+                await self._may_go_on.wait()
+        return self._answered.is_set()
+
+    def _is_now_at(self, cursor: int) -> None:
+        self._cursor = max(cursor, self._cursor)
+        if self._cursor >= self._order.wanted and self.equal_at is None:
+            self.equal_at = time.monotonic()
+            self.is_equal.set()
 
     async def _tried(self) -> bool:
         """Keeps the oldest try. Every 2 to 3 s a new try begins in parallel, in place of the second one."""
@@ -203,7 +243,7 @@ class OpenPage:
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         try:
             path = f"/jobs/{self._order.job}/live?after={self._cursor}"
-            head = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nCookie: {self._order.cookie}\r\n"
+            head = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nCookie: {self._cookie}\r\n"
             writer.write(f"{head}Accept: application/json\r\nConnection: close\r\n\r\n".encode())
             answer = (await reader.read(-1)).decode()
         finally:
@@ -211,10 +251,7 @@ class OpenPage:
         found = re.search(r'"cursor":\s*(\d+)', answer)
         if not answer.startswith("HTTP/1.1 200") or found is None:
             raise OSError(answer[:100])
-        self._cursor = int(found[1])
-        if self._cursor >= self._order.wanted and self.equal_at is None:
-            self.equal_at = time.monotonic()
-            self.is_equal.set()
+        self._is_now_at(int(found[1]))
 
     def _about(self, seconds: float) -> float:
         return seconds * (0.5 + self._chance.random())

@@ -90,20 +90,10 @@ def measure(site: Site, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def prepare(site: Site, num_jobs: int) -> tuple[list[str], str]:
     """Running jobs to watch, and the cookie of somebody who may."""
-    from importlib import import_module
-
-    from django.conf import settings
-    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
-
     from backend.accounts.models import User
     from backend.jobs.models import Job
 
     user = User.objects.get(email="bench@example.org")
-    session = import_module(settings.SESSION_ENGINE).SessionStore()
-    session[SESSION_KEY] = str(user.pk)
-    session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
-    session[HASH_SESSION_KEY] = user.get_session_auth_hash()
-    session.create()
     first = Job.objects.get(pk=site.job)
     jobs = [first.pk]
     for _ in range(num_jobs - 1):
@@ -119,7 +109,25 @@ def prepare(site: Site, num_jobs: int) -> tuple[list[str], str]:
             now=first.created_at,
         )
         jobs.append(made.pk)
-    return jobs, f"{settings.SESSION_COOKIE_NAME}={session.session_key}"
+    return jobs, signed_in()
+
+
+def signed_in() -> str:
+    """The cookie of a new session of the bench's user."""
+    from importlib import import_module
+
+    from django.conf import settings
+    from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+
+    from backend.accounts.models import User
+
+    user = User.objects.get(email="bench@example.org")
+    session = import_module(settings.SESSION_ENGINE).SessionStore()
+    session[SESSION_KEY] = str(user.pk)
+    session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
+    session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    session.create()
+    return f"{settings.SESSION_COOKIE_NAME}={session.session_key}"
 
 
 def write(jobs: list[str], *, rate: float, until: float) -> dict[str, dict[int, float]]:

@@ -4,8 +4,9 @@ import { lived } from "./world.mjs";
 const [, , address, seeds] = process.argv;
 const live = await import(address);
 const found = [];
-for (const outage of ["refused", "stalled", "database away", "pull hangs"]) {
-  for (let seed = 1; seed <= Number(seeds); seed++) found.push({ outage, ...(await lived({ live, seed, outage, until: 40_000 + 37 * seed })), until: 40_000 + 37 * seed });
+for (const wire of ["socket", "http"]) for (const outage of ["refused", "stalled", "database away", "pull hangs"]) {
+  for (let seed = 1; seed <= Number(seeds); seed++) found.push({ wire, outage, ...(await lived({ live, seed, outage, wire, until: 40_000 + 37 * seed })), until: 40_000 + 37 * seed });
 }
-const slow = await lived({ live, seed: 1, outage: null, answersInMs: 12_000, until: 20_000, rest: 30_000 });
+const slow = [];
+for (const wire of ["socket", "http"]) slow.push(await lived({ live, seed: 1, outage: null, wire, answersInMs: 12_000, until: 20_000, rest: 30_000 }));
 console.log(JSON.stringify({ found, slow }));

@@ -1,7 +1,8 @@
 // A page, a server and a database in a time of their own: lib/live.js as it is, with every clock, chance and wire given.
 //
-// `await lived({ live, seed, outage, from, until, answersInMs })` → what the page did and said. The database moves on in the
-// middle of the outage; nothing that is lost in an outage is ever answered.
+// `await lived({ live, seed, outage, from, until, answersInMs, wire })` → what the page did and said. The database moves on
+// in the middle of the outage; nothing that is lost in an outage is ever answered. `wire`: "socket" for pages that pull
+// over their socket, "http" for others. `tries` are the pulls, `openings` the attempts to open a socket.
 const FLUSH = () => new Promise(setImmediate);
 const realRandom = Math.random, realNow = Date.now;
 
@@ -28,10 +29,10 @@ class Time {
   }
 }
 
-export async function lived({ live, seed, outage, from = 10_000, until = 40_000, rest = 12_000, answersInMs = 300 }) {
+export async function lived({ live, seed, outage, from = 10_000, until = 40_000, rest = 12_000, answersInMs = 300, wire = "socket" }) {
   const time = new Time(), began = time.now, sockets = new Set();
   let database = 0, shown = 0, underWay = 0;
-  const found = { tries: [], statuses: [], mostAtOnce: 0, equalAt: null };
+  const found = { tries: [], openings: [], statuses: [], mostAtOnce: 0, equalAt: null };
   const inOutage = () => outage && time.now >= began + from && time.now < began + until;
   const away = (kind) => inOutage() && outage === kind;
 
@@ -39,11 +40,17 @@ export async function lived({ live, seed, outage, from = 10_000, until = 40_000,
     static OPEN = 1;
     readyState = 0; #beats = 0; #told = 0;
     constructor() {
+      found.openings.push(time.now - began);
       if (away("stalled")) return; // nobody ever answers
       time.at(20, () => (away("refused") ? this.die() : this.#open()));
     }
     #open() { if (this.readyState !== 0) return; this.readyState = 1; sockets.add(this); this.onopen?.(); }
-    send() { this.#say({ cursor: this.#told = database }); this.#beat(); }
+    send(text) {
+      const sent = JSON.parse(text);
+      if ("pull" in sent) { if (!away("stalled") && !away("database away")) time.at(answersInMs, () => this.#say({ after: sent.after, news: database })); return; }
+      this.#say({ cursor: this.#told = database });
+      this.#beat();
+    }
     #beat() {
       this.#beats = time.at(1_500, () => {
         if (!sockets.has(this)) return;
@@ -65,8 +72,17 @@ export async function lived({ live, seed, outage, from = 10_000, until = 40_000,
   Math.random = chance(seed);
   Date.now = () => time.now;
 
-  function pull(signal, answered) {
+  async function pullOverSocket(signal, answered, ask) {
+    const news = await ask({ pull: "job", after: shown }, signal);
+    answered();
+    shown = news;
+    if (shown === 1) found.equalAt ??= time.now - began;
+    return false;
+  }
+
+  function pull(signal, answered, ask) {
     found.tries.push(time.now - began);
+    if (ask && wire === "socket") return pullOverSocket(signal, answered, ask);
     found.mostAtOnce = Math.max(found.mostAtOnce, ++underWay);
     return new Promise((done, failed) => {
       const over = (call) => (value) => { underWay--; call(value); };

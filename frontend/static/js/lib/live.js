@@ -1,11 +1,13 @@
-// Keeps a page up to date. The socket only notifies "there is more"; `pull` fetches the data. A lost notification costs a
-// delay: the page also pulls every 15 s, on each reconnect and when it becomes visible again.
+// Keeps a page up to date. The socket notifies "there is more"; `pull` fetches the data, over the socket if it is open. A
+// lost notification costs a delay: the page also pulls every 15 s and when it becomes visible again.
 //
-// While data is pending and the page is visible, a try starts at most TRY_EVERY_MS after the previous one, whatever its
-// outcome: the page equals the database within that time plus one response. A hanging try blocks no other.
+// While data is pending and the page is visible, a request starts at most TRY_EVERY_MS after the previous one, whatever
+// its outcome: the page equals the database within that time plus one response. A hanging try blocks no other. A socket
+// that worked and was then closed or refused counts as one: it connects again as often, and costs the server less.
 //
-// `goodAt` is when the page last equalled the database: at the start of a successful pull, or at a heartbeat that confirms
-// the server's database connection while nothing is pending. A page that waits for a missing response is stale.
+// `goodAt` is when the page last equalled the database: at the start of a successful pull, at a heartbeat that confirms
+// the server's database connection while nothing is pending, or when a new socket had no news. A page that waits for a
+// missing response is stale.
 import { aroundIt, keepSocket } from "./socket.js";
 import { Tries } from "./tries.js";
 
@@ -13,25 +15,60 @@ const SAFETY_NET_MS = 15_000;
 const POLL_MS = 3_000; // without a socket
 const TRY_EVERY_MS = 3_000; // at most, and at least two thirds: jitter, so that pages do not pull at the same moment
 const AFTER_FAILURE_MS = 1_250; // about
+const SOCKET_PATIENCE_MS = 10_000; // for an answer of a socket that is not silent: the server is slow, and knows the question
 const LOOK_EVERY_MS = 500;
 const STALE_AFTER_MS = 5_000 - LOOK_EVERY_MS - 100; // shown within 5 s: minus the check interval and a late timer
 const GONE = [401, 403, 404];
+const STATUS = { not_found: 404, too_often: 429, unavailable: 503 }; // of the socket's errors
 
-// `pull(signal, answered)`: calls `answered` on its first response, so that no other try applies the same data.
+// `pull(signal, answered, ask)`: calls `answered` on its first response, so that no other try applies the same data. `ask`
+// sends a pull over the socket and resolves to its news; null: use HTTP.
 export function stayLive(question, { pull, isNews = () => true, onStatus, betweenPullsMs = 250 }) {
   const tries = new Tries();
   let wanted = true, begunAt = 0, nextAt = 0, notBefore = 0, timer = 0;
   let goodAt = Date.now(), failed = false, refused = false, isOffline = false, more = false, isOver = false;
   const isStale = () => Date.now() - goodAt > STALE_AFTER_MS;
 
+  let asked = null; // the pull that waits for the socket's answer
+
   const socket = keepSocket(question, {
-    onOpen() { if (failed || isStale()) begin(); else want(); }, // the failed server responds again
     onSaid(said, heardAt) {
-      if (!("beat" in said)) { if (isNews(said)) want(); }
-      else if (!wanted && !tries.isAny && !failed) goodAt = Math.max(goodAt, heardAt - 1000 * said.beat);
+      if ("beat" in said) { if (!wanted && !tries.isAny && !failed) goodAt = Math.max(goodAt, heardAt - 1000 * said.beat); }
+      else if ("news" in said) asked?.answered(said);
+      else if ("error" in said) asked?.refused(said);
+      else if (!isNews(said)) equalSince(socket.openedAt());
+      else if (failed && !asked) begin(); // it answers again
+      else want();
     },
-    onLost: want,
+    onLost(wasOpen) {
+      asked?.lost();
+      if (socket.returns() && !wasOpen) failed = refused = true;
+      want();
+    },
   });
+
+  function ask(pulled, signal) {
+    nextAt = begunAt + SOCKET_PATIENCE_MS;
+    return new Promise((resolve, reject) => {
+      const over = (call) => (value) => { if (asked !== mine) return; asked = null; call(value); };
+      const fail = over((status) => reject(Object.assign(new Error(`socket: ${status}`), { status })));
+      const mine = asked = {
+        answered(said) { if (said.after === pulled.after) over(resolve)(said.news); },
+        refused(said) { fail(STATUS[said.error]); },
+        lost() { fail(); },
+      };
+      signal.addEventListener("abort", mine.lost, { once: true });
+      socket.send(pulled);
+    });
+  }
+
+  function equalSince(at) {
+    if (tries.isAny) return;
+    wanted = failed = refused = false;
+    notBefore = 0;
+    goodAt = Math.max(goodAt, at);
+    tell();
+  }
 
   function tell() {
     isOffline = refused && (isOffline || !socket.isOpen()); // a flapping socket does not count as online
@@ -47,7 +84,7 @@ export function stayLive(question, { pull, isNews = () => true, onStatus, betwee
     clearTimeout(timer);
     const isOwed = tries.isAny ? !document.hidden : wanted;
     if (isOver || !isOwed) return;
-    const gap = document.hidden ? SAFETY_NET_MS : more ? 0 : betweenPullsMs;
+    const gap = document.hidden || socket.returns() ? SAFETY_NET_MS : more ? 0 : betweenPullsMs;
     const at = tries.isAny ? nextAt : Math.max(begunAt + gap, notBefore);
     timer = setTimeout(begin, Math.max(0, at - Date.now()));
   }
@@ -62,7 +99,8 @@ export function stayLive(question, { pull, isNews = () => true, onStatus, betwee
   }
 
   async function tryToPull(startedAt) {
-    const ended = await tries.add(pull);
+    const overSocket = socket.isHeard() && !asked ? ask : null;
+    const ended = await tries.add((signal, answered) => pull(signal, answered, overSocket));
     if (!ended) return;
     if (ended.failure) missed(ended);
     else {

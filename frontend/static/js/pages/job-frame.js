@@ -16,10 +16,8 @@ export function followJob({ onNews = () => {}, everySecond = () => {} } = {}) {
   setInterval(() => { tick(); everySecond(); }, 1000);
   showWhichTab();
 
-  async function pull(signal, answered) {
-    const answer = await fetch(addressOf(`live?after=${cursor}`), { headers: { Accept: "application/json" }, signal });
-    if (!answer.ok) throw Object.assign(new Error(`${answer.status}`), { status: answer.status });
-    const news = await answer.json();
+  async function pull(signal, answered, ask) {
+    const news = ask ? await ask({ pull: job.id, after: cursor }, signal) : await fetchNews(cursor, signal);
     answered();
     regionsAreOld ||= news.events.length > 0 || ["state", "phase", "reason", "message"].some((key) => news.job[key] !== job[key]);
     if (news.job.state !== job.state) say(`State: ${news.job.state}`);
@@ -35,6 +33,12 @@ export function followJob({ onNews = () => {}, everySecond = () => {} } = {}) {
   const isNews = (said) => regionsAreOld || !(said.cursor <= cursor);
 
   stayLive({ watch: job.id }, { pull, isNews, onStatus: connectionDot(document.querySelector("[data-connection]")) });
+}
+
+async function fetchNews(after, signal) {
+  const answer = await fetch(addressOf(`live?after=${after}`), { headers: { Accept: "application/json" }, signal });
+  if (!answer.ok) throw Object.assign(new Error(`${answer.status}`), { status: answer.status });
+  return answer.json();
 }
 
 // On a phone the tabs are wider than the screen. Scrolls only the tabs, not the page.

@@ -70,13 +70,13 @@ def test_thirty_open_pages_that_pull_every_second_never_meet_it() -> None:
     pace = Pace(lambda: now[0])
     for second in range(600):
         now[0] = float(second)
-        assert not any(pace.wait_s("alice", a_minute=PAGES_A_MINUTE) for _ in range(30)), second
+        assert not any(pace.wait_s("alice", most=PAGES_A_MINUTE) for _ in range(30)), second
 
 
 def test_of_many_at_once_as_many_pass_as_may() -> None:
     pace = Pace(lambda: 5.0)
 
     def count_passes() -> int:
-        return sum(pace.wait_s("alice", a_minute=100) == 0.0 for _ in range(50))
+        return sum(pace.wait_s("alice", most=100) == 0.0 for _ in range(50))
 
     assert sum(race(*[count_passes] * 8)) == 100
