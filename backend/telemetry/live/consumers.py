@@ -22,7 +22,6 @@ Invariants:
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -101,7 +100,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
         match _parse(text_data):
             case {"watch": str(job_id)}:
                 if await self._may_look_up():
-                    await self._or_unavailable(job_id, self._watch(job_id))
+                    await self._watch(job_id)
             case {"unwatch": str(job_id)}:
                 self._inbox.jobs.pop(job_id, None)
             case {"watch_team": bool(wanted)}:
@@ -109,7 +108,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
                     self._inbox.teams = self._rights.teams if wanted else frozenset()
                     self._inbox.miss()
             case {"pull": str(job_id), "after": int(after)} if 0 <= after <= LARGEST_CURSOR:
-                await self._or_unavailable(job_id, self._pull(job_id, after))
+                await self._pull(job_id, after)
             case _:
                 await self.close(CLOSE_BAD_FRAME)
 
@@ -123,40 +122,45 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
                 return False
         return True
 
-    async def _or_unavailable(self, job_id: str, doing: Awaitable[str | None]) -> None:
-        """Sends the refusal that `doing` returns."""
+    async def _watch(self, job_id: str) -> None:
         try:
-            refusal = await doing
-        except NO_DATABASE as error:
-            log.warning("live socket could not read a job: %s", str(error).strip())
-            refusal = "unavailable"
-        if refusal:
-            await self._send({"error": refusal, "job": job_id[:40]})
+            job = await reads().jobs(job_id)
+            if job is None or job.team_id not in self._rights.teams:
+                await self._refuse(job_id, "not_found")
+                return
+            if len(self._inbox.jobs) >= MOST_WATCHED:
+                await self._refuse(job_id, "too_many")
+                return
+            # A check of rights that runs or comes includes this subscription, and no frame is sent before its end.
+            self._inbox.jobs[job_id] = job.team_id
+            # Reads the cursor after subscribing: earlier notifications had no receiver.
+            current = await reads().jobs(job_id)
+            self._inbox.offer(job.team_id, job_id, current.cursor if current else job.cursor)
+        except NO_DATABASE as error:  # the page subscribes again with its next socket
+            log.warning("live socket closed, cannot look up a job: %s", str(error).strip())
+            await self.close(CLOSE_TRY_LATER)
 
-    async def _watch(self, job_id: str) -> str | None:
-        job = await reads().jobs(job_id)
-        if job is None or job.team_id not in self._rights.teams:
-            return "not_found"
-        if len(self._inbox.jobs) >= MOST_WATCHED:
-            return "too_many"
-        # A check of rights that runs or comes looks at this subscription, too, and no frame is sent before its end.
-        self._inbox.jobs[job_id] = job.team_id
-        # Reads the cursor after subscribing: earlier notifications had no receiver.
-        current = await reads().jobs(job_id)
-        self._inbox.offer(job.team_id, job_id, current.cursor if current else job.cursor)
-        return None
-
-    async def _pull(self, job_id: str, after: int) -> str | None:
+    async def _pull(self, job_id: str, after: int) -> None:
         if job_id not in self._inbox.jobs:
-            return "not_found"
+            await self._refuse(job_id, "not_found")
+            return
         most = max(1.0, PAGES_A_MINUTE * settings.ENVIRONMENT.rate_scale)
         if pace.wait_s(self._rights.user_id, most=most):
-            return "too_often"
-        news = await reads().news((job_id, after))
+            await self._refuse(job_id, "too_often")
+            return
+        try:
+            news = await reads().news((job_id, after))
+        except NO_DATABASE as error:
+            log.warning("live socket cannot read news: %s", str(error).strip())
+            await self._refuse(job_id, "unavailable")
+            return
         if news is None:
-            return "not_found"
-        self._inbox.answer(f'{{"job": "{job_id}", "after": {after}, "news": {news}}}')
-        return None
+            await self._refuse(job_id, "not_found")
+        else:
+            self._inbox.answer(f'{{"job": "{job_id}", "after": {after}, "news": {news}}}')
+
+    async def _refuse(self, job_id: str, error: str) -> None:
+        await self._send({"error": error, "job": job_id[:40]})
 
     async def _deliver(self) -> None:
         try:

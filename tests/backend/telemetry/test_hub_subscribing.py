@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from channels.db import database_sync_to_async
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from backend.accounts.models import User
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
+from backend.telemetry.live import consumers
 from backend.telemetry.live.hub import Hub
 from tests.backend.browser_sockets import after_look_up
 
@@ -40,3 +41,18 @@ def test_news_during_subscription_is_not_missed(
     before = job.cursor
     frames = watch(alice, {"watch": job.pk}).hear_until(lambda frame: "job" in frame)
     assert frames[-1]["cursor"] == before + 1
+
+
+def test_socket_that_cannot_look_up_its_job_closes(
+    watch: Any, alice: User, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page comes again, with its subscription. Open and not subscribed, it would be told of nothing."""
+
+    async def fail(job_id: str) -> None:
+        raise OperationalError("server closed the connection")
+
+    watcher = watch(alice)
+    watcher.settle()
+    after_look_up(monkeypatch, fail)
+    watcher.say({"watch": job.pk})
+    assert watcher.closed_with()[0] == consumers.CLOSE_TRY_LATER

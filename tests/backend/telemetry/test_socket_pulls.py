@@ -115,9 +115,9 @@ def test_pages_that_want_the_same_are_answered_together(
         assert go_on.wait(60)
         return news_of(job_id, after)
 
-    async def arrive(consumer: Any, *pulled: Any) -> str | None:
+    async def arrive(consumer: Any, *pulled: Any) -> None:
         arrived.append(consumer)
-        return await pull_of(consumer, *pulled)
+        await pull_of(consumer, *pulled)
 
     pull_of, arrived = consumers.LiveConsumer._pull, list[Any]()
     monkeypatch.setattr(consumers.LiveConsumer, "_pull", arrive)

@@ -35,7 +35,7 @@ export function stayLive(question, { pull, isNews = () => true, onStatus, betwee
     onSaid(said, heardAt) {
       if ("beat" in said) { if (!wanted && !tries.isAny && !failed) goodAt = Math.max(goodAt, heardAt - 1000 * said.beat); }
       else if ("news" in said) asked?.answered(said);
-      else if ("error" in said) asked?.refused(said);
+      else if ("error" in said && asked) asked.refused(said);
       else if (!isNews(said)) equalSince(socket.openedAt());
       else if (failed && !asked) begin(); // it answers again
       else want();
