@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import uvloop
 
 from backend.telemetry.live import batched
 from backend.telemetry.live.batched import Batched
@@ -115,3 +117,28 @@ def test_socket_that_leaves_does_not_disturb_the_others(database: Database) -> N
         assert await stays == 2
 
     asyncio.run(live())
+
+
+def test_no_key_is_lost_on_a_busy_loop_with_late_timers(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop runs late timers before callbacks that are due: a pause may end before its call counts as ended."""
+    monkeypatch.setattr(batched, "PAUSE_S", 0.002)
+
+    async def stay_busy() -> None:
+        while True:
+            time.sleep(0.003)  # the loop itself is what is busy
+            await asyncio.sleep(0)
+
+    async def live() -> None:
+        for _ in range(100):
+            database.may_answer.release()
+        reads = batches(database)
+        busy = asyncio.create_task(stay_busy())
+        for _ in range(30):
+            wishes = []
+            for _ in range(3):
+                wishes += await ask(reads, "a")
+            await asyncio.wait_for(asyncio.gather(*wishes), 60)
+        busy.cancel()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(live())
