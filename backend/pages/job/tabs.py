@@ -20,9 +20,11 @@ _EVERY_TAB: Final = (
     "lib/format",
     "lib/live",
     "lib/part",
+    "lib/question",
     "lib/socket",
     "lib/toasts",
     "lib/tries",
+    "lib/wake",
 )
 _CHARTS: Final = (
     "pages/job-charts",

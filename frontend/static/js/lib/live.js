@@ -1,15 +1,15 @@
 // Keeps a page up to date. The socket notifies "there is more"; `pull` fetches the data, over the socket if it is open. A
 // lost notification costs a delay: the page also pulls every 15 s and when it becomes visible again.
-//
 // While data is pending and the page is visible, a request starts at most TRY_EVERY_MS after the previous one, whatever
 // its outcome: the page equals the database within that time plus one response. A hanging try blocks no other. A socket
 // that worked and was then closed or refused counts as one: it connects again as often, and costs the server less.
 //
-// `goodAt` is when the page last equalled the database: at the start of a successful pull, at a heartbeat that confirms
-// the server's database connection while nothing is pending, or when a new socket had no news. A page that waits for a
-// missing response is stale.
+// `goodAt` is when the page last equalled the database: at the start of a successful pull, at a heartbeat while nothing is
+// pending, or when a new socket had no news. A page that waits for a missing response is stale.
+import { Question } from "./question.js";
 import { aroundIt, keepSocket } from "./socket.js";
 import { Tries } from "./tries.js";
+import { whenBack } from "./wake.js";
 
 const SAFETY_NET_MS = 15_000;
 const POLL_MS = 3_000; // without a socket
@@ -19,56 +19,29 @@ const SOCKET_PATIENCE_MS = 10_000; // for an answer of a socket that is not sile
 const LOOK_EVERY_MS = 500;
 const STALE_AFTER_MS = 5_000 - LOOK_EVERY_MS - 100; // shown within 5 s: minus the check interval and a late timer
 const GONE = [401, 403, 404];
-const STATUS = { not_found: 404, too_often: 429, unavailable: 503 }; // of the socket's errors
 
 // `pull(signal, answered, ask)`: calls `answered` on its first response, so that no other try applies the same data. `ask`
 // sends a pull over the socket and resolves to its news; null: use HTTP.
-export function stayLive(question, { pull, isNews = () => true, onStatus, betweenPullsMs = 250 }) {
+export function stayLive(subscription, { pull, isNews = () => true, onStatus, betweenPullsMs = 250 }) {
   const tries = new Tries();
   let wanted = true, begunAt = 0, nextAt = 0, notBefore = 0, timer = 0;
   let goodAt = Date.now(), failed = false, refused = false, isOffline = false, more = false, isOver = false;
   const isStale = () => Date.now() - goodAt > STALE_AFTER_MS;
+  const question = new Question((pulled) => socket.send(pulled));
 
-  let asked = null; // the pull that waits for the socket's answer
-
-  const socket = keepSocket(question, {
+  const socket = keepSocket(subscription, {
     onSaid(said, heardAt) {
       if ("beat" in said) { if (!wanted && !tries.isAny && !failed) goodAt = Math.max(goodAt, heardAt - 1000 * said.beat); }
-      else if ("news" in said) asked?.answered(said);
-      else if ("error" in said && asked) asked.refused(said);
+      else if (question.hears(said)) return;
       else if (!isNews(said)) equalSince(socket.openedAt());
-      else if (failed && !asked) begin(); // it answers again
+      else if (failed && !question.isAsked) begin(); // it answers again
       else want();
     },
-    onLost(wasOpen) {
-      asked?.lost();
-      if (socket.returns() && !wasOpen) failed = refused = true;
-      want();
-    },
+    onLost(wasOpen) { question.lose(); if (socket.returns() && !wasOpen) failed = refused = true; want(); },
   });
 
-  function ask(pulled, signal) {
-    nextAt = begunAt + SOCKET_PATIENCE_MS;
-    return new Promise((resolve, reject) => {
-      const over = (call) => (value) => { if (asked !== mine) return; asked = null; call(value); };
-      const fail = over((status) => reject(Object.assign(new Error(`socket: ${status}`), { status })));
-      const mine = asked = {
-        answered(said) { if (said.after === pulled.after) over(resolve)(said.news); },
-        refused(said) { fail(STATUS[said.error]); },
-        lost() { fail(); },
-      };
-      signal.addEventListener("abort", mine.lost, { once: true });
-      socket.send(pulled);
-    });
-  }
-
-  function equalSince(at) {
-    if (tries.isAny) return;
-    wanted = failed = refused = false;
-    notBefore = 0;
-    goodAt = Math.max(goodAt, at);
-    tell();
-  }
+  function equalSince(at) { if (!tries.isAny) { wanted = false; good(at); tell(); } }
+  function good(at) { goodAt = Math.max(goodAt, at); failed = refused = false; notBefore = 0; }
 
   function tell() {
     isOffline = refused && (isOffline || !socket.isOpen()); // a flapping socket does not count as online
@@ -99,17 +72,11 @@ export function stayLive(question, { pull, isNews = () => true, onStatus, betwee
   }
 
   async function tryToPull(startedAt) {
-    const overSocket = socket.isHeard() && !asked ? ask : null;
-    const ended = await tries.add((signal, answered) => pull(signal, answered, overSocket));
+    const ask = (pulled, signal) => { nextAt = begunAt + SOCKET_PATIENCE_MS; return question.ask(pulled, signal); };
+    const wire = socket.isHeard() && !question.isAsked ? ask : null, ended = await tries.add((signal, answered) => pull(signal, answered, wire));
     if (!ended) return;
     if (ended.failure) missed(ended);
-    else {
-      more = ended.value;
-      wanted ||= more;
-      goodAt = Math.max(goodAt, startedAt);
-      failed = refused = false;
-      notBefore = 0;
-    }
+    else { more = ended.value; wanted ||= more; good(startedAt); }
     tell();
     plan();
   }
@@ -126,10 +93,7 @@ export function stayLive(question, { pull, isNews = () => true, onStatus, betwee
     tell();
   }
 
-  const wake = () => { if (!document.hidden) { wanted = true; socket.wake(); if (Date.now() - begunAt > betweenPullsMs) begin(); else plan(); } };
-  addEventListener("online", wake);
-  document.addEventListener("visibilitychange", wake);
-  addEventListener("pageshow", (event) => { if (event.persisted) wake(); });
+  whenBack(() => { wanted = true; socket.wake(); if (Date.now() - begunAt > betweenPullsMs) begin(); else plan(); });
   setInterval(want, SAFETY_NET_MS);
   setInterval(look, LOOK_EVERY_MS);
   socket.connect();
