@@ -107,7 +107,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
                 if await self._may_look_up():
                     self._inbox.teams = self._rights.teams if wanted else frozenset()
                     self._inbox.miss()
-            case {"pull": str(job_id), "after": int(after)} if 0 <= after <= LARGEST_CURSOR:
+            case {"pull": str(job_id), "after": int(after)} if type(after) is int and 0 <= after <= LARGEST_CURSOR:
                 await self._pull(job_id, after)
             case _:
                 await self.close(CLOSE_BAD_FRAME)

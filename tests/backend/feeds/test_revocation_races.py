@@ -54,7 +54,7 @@ def test_frames_read_before_a_revocation_are_not_sent() -> None:
 def test_removal_during_a_look_up_ends_the_subscription(
     watch: Any, bob: User, job: Job, monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
-    """Bob leaves after the job was looked up. The check of that notice ends before he is subscribed, or after it."""
+    """Bob leaves after the job's query. The check after that notice ends before he is subscribed, or later."""
     noticed, checked = threading.Event(), threading.Event()
     dispatched, allowed = Hub._dispatch, consumers.LiveConsumer._is_still_allowed
 

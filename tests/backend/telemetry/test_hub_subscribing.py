@@ -46,7 +46,7 @@ def test_news_during_subscription_is_not_missed(
 def test_socket_that_cannot_look_up_its_job_closes(
     watch: Any, alice: User, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page comes again, with its subscription. Open and not subscribed, it would be told of nothing."""
+    """The page reconnects and subscribes again. An open socket without its subscription would miss all news."""
 
     async def fail(job_id: str) -> None:
         raise OperationalError("server closed the connection")

@@ -30,11 +30,11 @@ export function stayLive(subscription, { pull, isNews = () => true, onStatus, be
   const question = new Question((pulled) => socket.send(pulled));
 
   const socket = keepSocket(subscription, {
-    onSaid(said, heardAt) {
-      if ("beat" in said) { if (!wanted && !tries.isAny && !failed) goodAt = Math.max(goodAt, heardAt - 1000 * said.beat); }
-      else if (question.hears(said)) return;
-      else if (!isNews(said)) equalSince(socket.openedAt());
-      else if (failed && !question.isAsked) begin(); // it answers again
+    onFrame(frame, receivedAt) {
+      if ("beat" in frame) { if (!wanted && !tries.isAny && !failed) goodAt = Math.max(goodAt, receivedAt - 1000 * frame.beat); }
+      else if (question.accepts(frame)) return;
+      else if (!isNews(frame)) equalSince(socket.openedAt());
+      else if (failed && !question.isPending) begin(); // it answers again
       else want();
     },
     onLost(wasOpen) { question.lose(); if (socket.returns() && !wasOpen) failed = refused = true; want(); },
@@ -73,7 +73,7 @@ export function stayLive(subscription, { pull, isNews = () => true, onStatus, be
 
   async function tryToPull(startedAt) {
     const ask = (pulled, signal) => { nextAt = begunAt + SOCKET_PATIENCE_MS; return question.ask(pulled, signal); };
-    const wire = socket.isHeard() && !question.isAsked ? ask : null, ended = await tries.add((signal, answered) => pull(signal, answered, wire));
+    const wire = socket.isHeard() && !question.isPending ? ask : null, ended = await tries.add((signal, answered) => pull(signal, answered, wire));
     if (!ended) return;
     if (ended.failure) missed(ended);
     else { more = ended.value; wanted ||= more; good(startedAt); }

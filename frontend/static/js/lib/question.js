@@ -2,31 +2,31 @@
 const STATUS = { not_found: 404, too_often: 429, unavailable: 503 }; // of the socket's errors
 
 export class Question {
-  #send; #asked = null;
+  #send; #pending = null;
 
   constructor(send) { this.#send = send; }
 
-  get isAsked() { return this.#asked !== null; }
+  get isPending() { return this.#pending !== null; }
 
   // Resolves to the news.
   ask(pulled, signal) {
     return new Promise((resolve, reject) => {
-      const mine = this.#asked = { after: pulled.after, resolve, reject };
-      signal.addEventListener("abort", () => { if (this.#asked === mine) this.lose(); }, { once: true });
+      const mine = this.#pending = { after: pulled.after, resolve, reject };
+      signal.addEventListener("abort", () => { if (this.#pending === mine) this.lose(); }, { once: true });
       this.#send(pulled);
     });
   }
 
-  // Whether `said` was for the question, and not for the page.
-  hears(said) {
-    if ("news" in said) { if (said.after === this.#asked?.after) this.#end().resolve(said.news); return true; }
-    if ("error" in said && this.isAsked) { this.lose(STATUS[said.error]); return true; }
+  // Whether the frame was the answer, and not for the page.
+  accepts(frame) {
+    if ("news" in frame) { if (frame.after === this.#pending?.after) this.#end().resolve(frame.news); return true; }
+    if ("error" in frame && this.isPending) { this.lose(STATUS[frame.error]); return true; }
     return false;
   }
 
   lose(status) {
-    if (this.isAsked) this.#end().reject(Object.assign(new Error(`socket: ${status}`), { status }));
+    if (this.isPending) this.#end().reject(Object.assign(new Error(`socket: ${status}`), { status }));
   }
 
-  #end() { const asked = this.#asked; this.#asked = null; return asked; }
+  #end() { const pending = this.#pending; this.#pending = null; return pending; }
 }

@@ -8,7 +8,7 @@ const OPENS_WITHIN_MS = 8_000; // a restarted server opens a thousand at a time:
 
 export const aroundIt = (ms) => ms * (0.5 + Math.random());
 
-export function keepSocket(question, { onSaid, onLost }) {
+export function keepSocket(question, { onFrame, onLost }) {
   let socket = null, heardAt = 0, saidAt = 0, openedAt = Infinity, pause = FIRST_PAUSE_MS, ended = false, hasWorked = false, wasDeaf = false;
   const isOpen = () => socket?.readyState === WebSocket.OPEN;
 
@@ -27,7 +27,7 @@ export function keepSocket(question, { onSaid, onLost }) {
       heardAt = saidAt = Date.now();
       hasWorked = true;
       wasDeaf = false;
-      onSaid(JSON.parse(data), heardAt);
+      onFrame(JSON.parse(data), heardAt);
     };
     mine.onclose = () => { if (mine === socket) lost(); };
   }
